@@ -83,7 +83,7 @@ std::string call_text(std::uint64_t signature, std::uint64_t count, const Purpos
     return "something else";
   const auto kind = static_cast<Kind>(byte(0));
   const char* const order = order_text(static_cast<Reduction>(byte(3)));
-  if (kind == Kind::kBarrier) return "barrier";
+  if (kind == Kind::kBarrier) return "barrier" + purpose_text(purpose);
   if (kind == Kind::kEmpty) return fmt::format("empty of {} bytes", count);
   std::string text = fmt::format("{} of {} {}", name(kind), count, lockstep::name(static_cast<DType>(byte(1))));
   const Flow& flow = kFlows[byte(0)];
@@ -92,11 +92,24 @@ std::string call_text(std::uint64_t signature, std::uint64_t count, const Purpos
   return text + purpose_text(purpose);
 }
 
+std::string rank_text(int rank, int global_rank) {
+  return global_rank < 0 || rank == global_rank ? fmt::format("rank {}", rank)
+                                                : fmt::format("rank {} (global rank {})", rank, global_rank);
+}
+
+std::string rank_text(int rank, const std::vector<int>& members) {
+  const bool is_member = rank >= 0 && std::cmp_less(rank, members.size());
+  return rank_text(rank, is_member ? members[static_cast<std::size_t>(rank)] : rank);
+}
+
 std::string Call::describe() const {
-  const std::string peer = is_message() ? fmt::format(" {} rank {}", kind == Kind::kSend ? "to" : "from", root) : "";
-  const std::string start = fmt::format("{} #{}{} on rank {}", name(kind), number, peer, rank);
-  if (kind == Kind::kBarrier) return start;
-  return fmt::format("{} ({}, {} elements){}", start, lockstep::name(dtype), count, purpose_text(purpose));
+  const std::string peer =
+      is_message() ? fmt::format(" {} {}", kind == Kind::kSend ? "to" : "from", rank_text(root, global_root)) : "";
+  std::string details = kind == Kind::kBarrier ? "" : fmt::format("{}, {} elements", lockstep::name(dtype), count);
+  if (phase != Phase::kOther) details += fmt::format("{}{}", details.empty() ? "" : ", ", parallel::name(phase));
+  if (!details.empty()) details = " (" + details + ")";
+  return fmt::format("{} #{}{} on {}{}{}", name(kind), number, peer, rank_text(rank, global_rank), details,
+                     purpose_text(purpose));
 }
 
 }  // namespace lockstep::parallel

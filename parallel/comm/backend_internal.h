@@ -58,7 +58,7 @@ inline constexpr Flow kFlows[] = {
 };
 static_assert(std::size(kFlows) == static_cast<std::size_t>(Kind::kRecv) + 1);
 
-// The end of Purpose::name, padded with zeros.
+// The end of CallOptions::name, padded with zeros.
 using PurposeName = std::array<char, 24>;
 
 // One operation. Its tensors are contiguous and have one device and one dtype; `in` may be `out`, of an all_gather part
@@ -75,10 +75,12 @@ struct Call {
   // Position among the group's collectives; of send and recv among the messages from one rank to the other.
   std::uint64_t number = 0;
   int rank = 0;                             // the calling rank
+  int global_rank = -1, global_root = -1;   // `rank` and `root` in the group of init_process_group; -1: the same
   std::uint32_t failed_steps = 0;           // of this rank so far; of collectives, must be equal on all ranks
   Reduction order = Reduction::kCanonical;  // of floating-point sums: kArrival, kOwnFirst, or the backend's own
-  std::uint64_t detail = 0;                 // hash of shape, scale and purpose, which must be equal on all ranks
+  std::uint64_t detail = 0;                 // hash of shape, scale, name and id, which must be equal on all ranks
   PurposeName purpose = {};                 // for error messages
+  Phase phase = Phase::kOther;              // of the step; may differ between ranks
   // For all_to_all with parts of different sizes: elements to and from each rank. Empty: `count` each.
   std::vector<std::int64_t> in_parts = {}, out_parts = {};
 
@@ -87,7 +89,8 @@ struct Call {
   bool sends(int from) const { return !flow().from_root || from == root; }
   bool receives(int to) const { return !flow().to_root || to == root; }
   std::size_t bytes() const { return static_cast<std::size_t>(count) * item_size(dtype); }  // of one rank's part
-  // "all_reduce #12 on rank 0 (f32, 1024 elements)", "send #3 to rank 1 on rank 0 (f32, 1024 elements)"
+  // "all_reduce #12 on rank 0 (f32, 1024 elements)", "send #3 to rank 1 on rank 0 (f32, 1024 elements)",
+  // "all_gather #4 on rank 0 (global rank 2) (f32, 10 elements, parameters) for "unit blocks.1""
   std::string describe() const;
 };
 
@@ -97,6 +100,12 @@ std::uint64_t signature_of(const Call& call);
 // Describes a call: "all_reduce of 10 f32 (sum)", "all_gather of 10 f32 for "unit blocks.1"". Peers may send anything,
 // so any numbers and bytes are allowed.
 std::string call_text(std::uint64_t signature, std::uint64_t count, const PurposeName& purpose);
+
+// "rank 1", or "rank 1 (global rank 5)" if the group of init_process_group numbers the rank otherwise. A negative
+// global rank: it is the same.
+std::string rank_text(int rank, int global_rank);
+// The same for a rank of a group with these `members`, as Rendezvous has them.
+std::string rank_text(int rank, const std::vector<int>& members);
 
 // Elements [begin, end).
 struct Range {
@@ -116,7 +125,7 @@ inline constexpr std::int64_t kSmallBytes = 4096;
 
 class Backend {
  public:
-  explicit Backend(const Rendezvous& place) : rank_(place.rank), size_(place.size) {}
+  explicit Backend(const Rendezvous& place) : rank_(place.rank), size_(place.size), members_(place.members) {}
   virtual ~Backend() = default;
   int rank() const { return rank_; }
   int size() const { return size_; }
@@ -144,7 +153,12 @@ class Backend {
   virtual void record_traffic(const Call& call, Phase phase, TrafficStats& traffic) const;
 
  protected:
+  std::string text_of(int rank) const { return rank_text(rank, members_); }  // for error messages
+
   const int rank_, size_;
+
+ private:
+  const std::vector<int> members_;  // see Rendezvous
 };
 
 // Makes a backend from the user's options and the result of the rendezvous. Meanwhile waits on the store end when a

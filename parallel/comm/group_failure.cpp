@@ -22,21 +22,21 @@ std::string printable(std::span<const char> text) {
   return shown;
 }
 
-std::string poison_text(Poison reason, int culprit, const std::string& what) {
+std::string poison_text(Poison reason, const std::string& culprit, const std::string& what) {
   switch (reason) {
     case Poison::kLost:
-      return fmt::format("rank {} is gone{}{}", culprit, what.empty() ? "" : ": ", what);
+      return fmt::format("{} is gone{}{}", culprit, what.empty() ? "" : ": ", what);
     case Poison::kLeft:
     case Poison::kLeftByError:
-      return fmt::format("rank {} has left the group", culprit);
+      return fmt::format("{} has left the group", culprit);
     case Poison::kLate:
-      return fmt::format("rank {} did not arrive in time, as another rank reports", culprit);
+      return fmt::format("{} did not arrive in time, as another rank reports", culprit);
     case Poison::kDisagreed:
-      return fmt::format("ranks disagree: rank {} called another operation, as another rank reports", culprit);
+      return fmt::format("ranks disagree: {} called another operation, as another rank reports", culprit);
     case Poison::kFailed:
-      return fmt::format("rank {} has failed{}{}", culprit, what.empty() ? "" : ": ", what);
+      return fmt::format("{} has failed{}{}", culprit, what.empty() ? "" : ": ", what);
     default:
-      return fmt::format("the group has failed because of rank {}", culprit);
+      return fmt::format("the group has failed because of {}", culprit);
   }
 }
 
@@ -44,8 +44,8 @@ std::string not_complete(const Call& call, std::chrono::milliseconds timeout, co
   return fmt::format("{}: not complete after {} ms: {}", call.describe(), timeout.count(), why);
 }
 
-void append_rank(std::string& list, int rank, const char* what) {
-  list += fmt::format("{}rank {} {}", list.empty() ? "" : ", ", rank, what);
+void append_rank(std::string& list, const std::string& rank, const char* what) {
+  list += fmt::format("{}{} {}", list.empty() ? "" : ", ", rank, what);
 }
 
 }  // namespace lockstep::parallel

@@ -36,14 +36,14 @@ class GroupFailure {
 enum class Poison : std::uint32_t { kNone, kLost, kLeft, kLate, kDisagreed, kLeftByError, kFailed };
 // The text before the first zero, which another rank may have written: characters that are not printable become '?'.
 std::string printable(std::span<const char> text);
-// For example "rank 2 has left the group". `what` says what happened to a lost or failed rank, or is empty. `reason`
-// may be any number.
-std::string poison_text(Poison reason, int culprit, const std::string& what);
+// For example "rank 2 has left the group", for the culprit "rank 2". `what` says what happened to a lost or failed rank,
+// or is empty. `reason` may be any number.
+std::string poison_text(Poison reason, const std::string& culprit, const std::string& what);
 
 // "all_reduce #3 on rank 0 (...): not complete after 500 ms: rank 1 has not arrived"
 std::string not_complete(const Call& call, std::chrono::milliseconds timeout, const std::string& why);
-// Appends an entry such as "rank 1 has not arrived" to a list.
-void append_rank(std::string& list, int rank, const char* what);
+// Appends an entry such as "rank 1 has not arrived" to a list, for the rank "rank 1".
+void append_rank(std::string& list, const std::string& rank, const char* what);
 
 // An operation that its group completes or fails. `Group` has members wait(operation) and poll(operation), which
 // returns whether the operation has ended.

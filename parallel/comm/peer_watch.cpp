@@ -7,6 +7,7 @@
 
 #include "lockstep/base/byte_reader_internal.h"
 #include "lockstep/base/check_internal.h"
+#include "lockstep/parallel/comm/backend_internal.h"
 #include "lockstep/parallel/rendezvous/formation_watch_internal.h"
 
 namespace lockstep::parallel {
@@ -122,8 +123,8 @@ std::string PeerWatch::progress() {
     for (int r = 0; r < std::min(options_.size, kShownRanks); ++r) {
       const Sign sign = sign_of(r);
       const std::string count = r == options_.rank ? std::to_string(collectives_.load()) : sign.collectives();
-      text +=
-          fmt::format("{}rank {} has started {}{}", r == 0 ? "" : ", ", r, count, sign.has_left() ? " and left" : "");
+      text += fmt::format("{}{} has started {}{}", r == 0 ? "" : ", ", rank_text(r, options_.members), count,
+                          sign.has_left() ? " and left" : "");
     }
   } catch (const Error& error) {
     return fmt::format("the progress of the other ranks is unknown: {}", error.what());
@@ -183,9 +184,10 @@ void PeerWatch::look_at_next() {
     heard_at_ = now;
   }
   if (has_ended(value_of(key_of("process", next_))))
-    return fail(fmt::format("rank {} is gone: its process has ended", next_));
+    return fail(rank_text(next_, options_.members) + " is gone: its process has ended");
   if (now - heard_at_ > options_.silence)
-    fail(fmt::format("rank {} is gone: it sent no heartbeat for {} ms", next_, options_.silence.count()));
+    fail(fmt::format("{} is gone: it sent no heartbeat for {} ms", rank_text(next_, options_.members),
+                     options_.silence.count()));
 }
 
 }  // namespace lockstep::parallel

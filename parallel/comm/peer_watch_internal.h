@@ -10,6 +10,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "lockstep/base/callback.h"
 #include "lockstep/parallel/rendezvous/store.h"
@@ -20,6 +21,7 @@ struct PeerWatchOptions {
   int rank = 0;
   int size = 1;
   std::shared_ptr<Store> store = nullptr;
+  std::vector<int> members = {};                                 // see Rendezvous; for error messages
   std::chrono::milliseconds beat = std::chrono::seconds(1);      // from one heartbeat to the next
   std::chrono::milliseconds silence = std::chrono::seconds(15);  // without a heartbeat, until a rank counts as lost
 };

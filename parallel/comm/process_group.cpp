@@ -150,6 +150,16 @@ void ProcessGroup::check_rank(const char* op, const char* role, int rank) const 
   LOCKSTEP_CHECK(rank >= 0 && rank < size(), "{}: {} is {}, the group has ranks 0 to {}", op, role, rank, size() - 1);
 }
 
+int ProcessGroup::global_rank(int rank) const {
+  check_rank("global_rank", "rank", rank);
+  return place_.global_rank(rank);
+}
+
+std::shared_ptr<void>& ProcessGroup::attachment_of(std::type_index type) {
+  const auto at = std::ranges::find(*attachments_, type, &Attachments::value_type::first);
+  return at == attachments_->end() ? attachments_->emplace_back(type, nullptr).second : at->second;
+}
+
 Tensor ProcessGroup::empty(const Shape& shape, DType dtype, Device device) {
   const std::int64_t count = checked_numel("empty", shape);
   if (!backend_) return raw::empty(shape, {.dtype = dtype, .device = device});
@@ -158,6 +168,7 @@ Tensor ProcessGroup::empty(const Shape& shape, DType dtype, Device device) {
                   .count = static_cast<std::int64_t>(bytes),
                   .number = calls_++,
                   .rank = rank(),
+                  .global_rank = place_.global_rank(rank()),
                   .failed_steps = failed_steps_};
   const Device on = backend_->device_for(device);
   Ref<Storage> storage = backend_->allocate(call, bytes, on);
@@ -179,116 +190,120 @@ std::vector<Tensor> ProcessGroup::views_of_all(const Tensor& own) const {
   return views;
 }
 
-std::shared_ptr<Work> ProcessGroup::broadcast(const Tensor& tensor, int root) {
+std::shared_ptr<Work> ProcessGroup::broadcast(const Tensor& tensor, int root, const CallOptions& options) {
   check_tensor("broadcast", tensor);
   check_rank("broadcast", "root", root);
-  return start({.kind = Kind::kBroadcast, .count = tensor.numel(), .root = root}, tensor, tensor);
+  return start({.kind = Kind::kBroadcast, .count = tensor.numel(), .root = root}, tensor, tensor, options);
 }
 
-std::shared_ptr<Work> ProcessGroup::all_reduce(const Tensor& tensor, ReduceOp op) {
+std::shared_ptr<Work> ProcessGroup::all_reduce(const Tensor& tensor, ReduceOp op, const CallOptions& options) {
   check_reduction("all_reduce", tensor, op);
-  return start({.kind = Kind::kAllReduce, .count = tensor.numel(), .op = op}, tensor, tensor);
+  return start({.kind = Kind::kAllReduce, .count = tensor.numel(), .op = op}, tensor, tensor, options);
 }
 
-std::shared_ptr<Work> ProcessGroup::all_reduce_scaled(const Tensor& tensor, double scale) {
+std::shared_ptr<Work> ProcessGroup::all_reduce_scaled(const Tensor& tensor, double scale, const CallOptions& options) {
   check_scale("all_reduce_scaled", tensor, scale);
-  return start({.kind = Kind::kAllReduce, .count = tensor.numel(), .scale = scale}, tensor, tensor);
+  return start({.kind = Kind::kAllReduce, .count = tensor.numel(), .scale = scale}, tensor, tensor, options);
 }
 
-std::shared_ptr<Work> ProcessGroup::reduce(const Tensor& tensor, int root, ReduceOp op) {
+std::shared_ptr<Work> ProcessGroup::reduce(const Tensor& tensor, int root, ReduceOp op, const CallOptions& options) {
   check_reduction("reduce", tensor, op);
   check_rank("reduce", "root", root);
   const Call call{.kind = Kind::kReduce, .count = tensor.numel(), .op = op, .root = root};
-  return start(call, tensor, rank() == root ? tensor : Tensor());
+  return start(call, tensor, rank() == root ? tensor : Tensor(), options);
 }
 
-std::shared_ptr<Work> ProcessGroup::all_gather(const Tensor& out, const Tensor& in, const Purpose& purpose) {
+std::shared_ptr<Work> ProcessGroup::all_gather(const Tensor& out, const Tensor& in, const CallOptions& options) {
   check_pair("all_gather", out, in, size(), 1);
-  return start({.kind = Kind::kAllGather, .count = in.numel()}, in, out, purpose);
+  return start({.kind = Kind::kAllGather, .count = in.numel()}, in, out, options);
 }
 
-std::shared_ptr<Work> ProcessGroup::gather(const std::vector<Tensor>& outs, const Tensor& in, int root) {
+std::shared_ptr<Work> ProcessGroup::gather(const std::vector<Tensor>& outs, const Tensor& in, int root,
+                                           const CallOptions& options) {
   check_tensor("gather", in);
   check_rank("gather", "root", root);
   const Call call{.kind = Kind::kGather, .count = in.numel(), .root = root};
   LOCKSTEP_CHECK(outs.size() == (rank() == root ? static_cast<std::size_t>(size()) : 0),
                  "gather: {} tensors in outs on rank {}; the root gives {}, the others none", outs.size(), rank(),
                  size());
-  if (rank() != root) return start(call, in, Tensor());
+  if (rank() != root) return start(call, in, Tensor(), options);
   for (const Tensor& out : outs) {
     check_pair("gather", out, in, 1, 1);
     raw::require_writable("gather", out);
   }
   const Tensor packed = raw::empty({size(), in.numel()}, {.dtype = in.dtype(), .device = in.device()});
-  return keep(then(start(call, in, packed), [packed, outs] {
+  return keep(then(start(call, in, packed, options), [packed, outs] {
     for (std::size_t r = 0; r < outs.size(); ++r)
       raw::copy(raw::select(packed, 0, static_cast<std::int64_t>(r)).reshape(outs[r].shape()), outs[r]);
   }));
 }
 
-std::shared_ptr<Work> ProcessGroup::scatter(const Tensor& out, const std::vector<Tensor>& ins, int root) {
+std::shared_ptr<Work> ProcessGroup::scatter(const Tensor& out, const std::vector<Tensor>& ins, int root,
+                                            const CallOptions& options) {
   check_tensor("scatter", out);
   check_rank("scatter", "root", root);
   const Call call{.kind = Kind::kScatter, .count = out.numel(), .dtype = out.dtype(), .root = root};
   LOCKSTEP_CHECK(ins.size() == (rank() == root ? static_cast<std::size_t>(size()) : 0),
                  "scatter: {} tensors in ins on rank {}; the root gives {}, the others none", ins.size(), rank(),
                  size());
-  if (rank() != root) return start(call, Tensor(), out);
+  if (rank() != root) return start(call, Tensor(), out, options);
   const Tensor packed = raw::empty({size(), out.numel()}, {.dtype = out.dtype(), .device = out.device()});
   for (std::size_t r = 0; r < ins.size(); ++r) {
     check_pair("scatter", out, ins[r], 1, 1);
     raw::copy(raw::reshape(ins[r], {out.numel()}), raw::select(packed, 0, static_cast<std::int64_t>(r)));
   }
-  return start(call, packed, out);
+  return start(call, packed, out, options);
 }
 
-std::shared_ptr<Work> ProcessGroup::reduce_scatter(const Tensor& out, const Tensor& in, ReduceOp op) {
+std::shared_ptr<Work> ProcessGroup::reduce_scatter(const Tensor& out, const Tensor& in, ReduceOp op,
+                                                   const CallOptions& options) {
   check_reduction("reduce_scatter", in, op);
   check_pair("reduce_scatter", out, in, 1, size());
-  return start({.kind = Kind::kReduceScatter, .count = out.numel(), .op = op}, in, out);
+  return start({.kind = Kind::kReduceScatter, .count = out.numel(), .op = op}, in, out, options);
 }
 
 std::shared_ptr<Work> ProcessGroup::reduce_scatter_scaled(const Tensor& out, const Tensor& in, double scale,
-                                                          const Purpose& purpose) {
+                                                          const CallOptions& options) {
   check_scale("reduce_scatter_scaled", in, scale);
   check_pair("reduce_scatter_scaled", out, in, 1, size());
-  return start({.kind = Kind::kReduceScatter, .count = out.numel(), .scale = scale}, in, out, purpose);
+  return start({.kind = Kind::kReduceScatter, .count = out.numel(), .scale = scale}, in, out, options);
 }
 
-std::shared_ptr<Work> ProcessGroup::all_to_all(const Tensor& out, const Tensor& in, const AllToAllOptions& options) {
+std::shared_ptr<Work> ProcessGroup::all_to_all(const Tensor& out, const Tensor& in, const AllToAllOptions& splits,
+                                               const CallOptions& options) {
   check_tensor("all_to_all", out);
   check_tensor("all_to_all", in);
-  if (!options.in_splits.empty() || !options.out_splits.empty()) return all_to_all_uneven(out, in, options);
+  if (!splits.in_splits.empty() || !splits.out_splits.empty()) return all_to_all_uneven(out, in, splits, options);
   check_pair("all_to_all", out, in, 1, 1);
   LOCKSTEP_CHECK(in.dim() > 0 && in.size(0) % size() == 0, "all_to_all: {} cannot be cut into {} equal parts",
                  lockstep::describe(in), size());
-  return start({.kind = Kind::kAllToAll, .count = in.numel() / size()}, in, out);
+  return start({.kind = Kind::kAllToAll, .count = in.numel() / size()}, in, out, options);
 }
 
-std::shared_ptr<Work> ProcessGroup::send(const Tensor& tensor, int to, int tag) {
+std::shared_ptr<Work> ProcessGroup::send(const Tensor& tensor, int to, int tag, const CallOptions& options) {
   check_tensor("send", tensor);
   check_rank("send", "to", to);
   LOCKSTEP_CHECK(to != rank(), "send: rank {} would send to itself", to);
-  return start({.kind = Kind::kSend, .count = tensor.numel(), .root = to, .tag = tag}, tensor, Tensor());
+  return start({.kind = Kind::kSend, .count = tensor.numel(), .root = to, .tag = tag}, tensor, Tensor(), options);
 }
 
-std::shared_ptr<Work> ProcessGroup::recv(const Tensor& tensor, int from, int tag) {
+std::shared_ptr<Work> ProcessGroup::recv(const Tensor& tensor, int from, int tag, const CallOptions& options) {
   check_tensor("recv", tensor);
   check_rank("recv", "from", from);
   LOCKSTEP_CHECK(from != rank(), "recv: rank {} would receive from itself", from);
   return start({.kind = Kind::kRecv, .count = tensor.numel(), .dtype = tensor.dtype(), .root = from, .tag = tag},
-               Tensor(), tensor);
+               Tensor(), tensor, options);
 }
 
-void ProcessGroup::barrier() {
-  start({.kind = Kind::kBarrier}, Tensor(), Tensor())->wait();
+void ProcessGroup::barrier(const CallOptions& options) {
+  start({.kind = Kind::kBarrier}, Tensor(), Tensor(), options)->wait();
   for (const auto& work : unfinished_) work->wait();
   unfinished_.clear();
 }
 
-double ProcessGroup::mean(double value) {
+double ProcessGroup::mean(double value, const CallOptions& options) {
   const Tensor tensor = raw::full({}, value, {.dtype = kFloat64});
-  all_reduce(tensor, ReduceOp::kAvg)->wait();
+  all_reduce(tensor, ReduceOp::kAvg, options)->wait();
   return tensor.item<double>();
 }
 

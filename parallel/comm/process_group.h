@@ -12,6 +12,8 @@
 /// Tensors in a group's own communication memory (`empty`) are exchanged without copies; all ranks pass the same part
 /// of it. A group may be used by one thread of its rank at a time. With several groups, start operations in the same
 /// order on all ranks: a limited number may be in flight before the next start waits for the other ranks.
+///
+/// Every operation takes CallOptions as its last argument: `group->broadcast(t, 0, {.name = "first weight"})`.
 #pragma once
 
 #include <chrono>
@@ -20,6 +22,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <typeindex>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/callback.h"
@@ -86,19 +90,17 @@ struct AllToAllOptions {
   std::vector<std::int64_t> in_splits = {};   ///< rows to each rank
 };
 
-/// Not for users: what a collective of another module of this library is for.
-struct Purpose {
-  /// For example the number of a unit. If the ids or names differ between ranks, all throw CommError (except on nccl).
-  std::uint64_t id = 0;
-  std::string_view name = {};  ///< for example "unit blocks.1"; errors show its last 24 bytes
-  /// Whether `out` gets the values that it had when autograd saved it: then its version, which backward compares,
-  /// does not change.
+/// What one call of an operation is for. Errors and traces show the phase and the name.
+struct CallOptions {
+  /// Counts the call's traffic under this phase. Without it: kOther, or in a communication hook kGradients.
+  std::optional<Phase> phase = std::nullopt;
+  /// For example "unit blocks.1"; errors show its last 24 bytes. A name or an id that differs between the ranks of a
+  /// collective is a CommError on all ranks (except on nccl). A send and its recv may have different names.
+  std::string_view name = {};
+  std::uint64_t id = 0;  ///< for example the number of a unit; compared as the name is
+  /// Not for users: `out` gets the values that it had when autograd saved it, so that its version, which backward
+  /// compares, does not change.
   bool same_values = false;
-};
-
-/// Base class of objects that other modules attach to a group.
-struct GroupAttachment {
-  virtual ~GroupAttachment() = default;
 };
 
 /// A group of ranks and its collectives, as described at the top of this file. Made by init_process_group.
@@ -110,8 +112,10 @@ class ProcessGroup {
   ProcessGroup(const ProcessGroup&) = delete;
   ProcessGroup& operator=(const ProcessGroup&) = delete;
 
-  int rank() const { return place_.rank; }                                ///< this rank's number, from 0
-  int size() const { return place_.size; }                                ///< number of ranks
+  int rank() const { return place_.rank; }  ///< this rank's number, from 0
+  int size() const { return place_.size; }  ///< number of ranks
+  /// The number of `rank` in the group of init_process_group, from which this group comes by split and duplicate.
+  int global_rank(int rank) const;
   const std::string& backend() const { return options_.backend; }         ///< "shm"
   std::chrono::milliseconds timeout() const { return options_.timeout; }  ///< of every operation
 
@@ -123,29 +127,35 @@ class ProcessGroup {
   std::vector<Tensor> views_of_all(const Tensor& own) const;
 
   /// Copies the root's `tensor` to every rank's.
-  std::shared_ptr<Work> broadcast(const Tensor& tensor, int root = 0);
+  std::shared_ptr<Work> broadcast(const Tensor& tensor, int root = 0, const CallOptions& options = {});
   /// Every rank's `tensor` becomes the sum (or `op`) over all ranks. kAvg needs a floating-point dtype; bool has no kSum
   /// and no kAvg, but kMax (true on any rank), kMin and kProduct (true on all ranks).
-  std::shared_ptr<Work> all_reduce(const Tensor& tensor, ReduceOp op = ReduceOp::kSum);
+  std::shared_ptr<Work> all_reduce(const Tensor& tensor, ReduceOp op = ReduceOp::kSum, const CallOptions& options = {});
   /// The root's `tensor` becomes the sum over all ranks; the other ranks' tensors do not change.
-  std::shared_ptr<Work> reduce(const Tensor& tensor, int root = 0, ReduceOp op = ReduceOp::kSum);
+  std::shared_ptr<Work> reduce(const Tensor& tensor, int root = 0, ReduceOp op = ReduceOp::kSum,
+                               const CallOptions& options = {});
   /// `out`, of shape (size, ...) or with size times the rows, becomes the concatenation of all ranks' `in`, which may
   /// be part rank() of `out`.
-  std::shared_ptr<Work> all_gather(const Tensor& out, const Tensor& in, const Purpose& purpose = {});
+  std::shared_ptr<Work> all_gather(const Tensor& out, const Tensor& in, const CallOptions& options = {});
   /// The root's outs[r] becomes rank r's `in`; `outs` is empty on the others.
-  std::shared_ptr<Work> gather(const std::vector<Tensor>& outs, const Tensor& in, int root = 0);
+  std::shared_ptr<Work> gather(const std::vector<Tensor>& outs, const Tensor& in, int root = 0,
+                               const CallOptions& options = {});
   /// Every rank's `out` becomes the root's ins[rank]; `ins` is empty on the others.
-  std::shared_ptr<Work> scatter(const Tensor& out, const std::vector<Tensor>& ins, int root = 0);
+  std::shared_ptr<Work> scatter(const Tensor& out, const std::vector<Tensor>& ins, int root = 0,
+                                const CallOptions& options = {});
   /// Rank r's `out` becomes part r of the sum over all ranks' `in`, which has size times the elements. `out` may be
   /// part rank() of `in`, whose other parts do not change.
-  std::shared_ptr<Work> reduce_scatter(const Tensor& out, const Tensor& in, ReduceOp op = ReduceOp::kSum);
+  std::shared_ptr<Work> reduce_scatter(const Tensor& out, const Tensor& in, ReduceOp op = ReduceOp::kSum,
+                                       const CallOptions& options = {});
   /// Sends part r of the rows of `in` (equal parts without `in_splits`) to rank r, which gets it as part rank().
-  std::shared_ptr<Work> all_to_all(const Tensor& out, const Tensor& in, const AllToAllOptions& options = {});
+  std::shared_ptr<Work> all_to_all(const Tensor& out, const Tensor& in, const AllToAllOptions& splits = {},
+                                   const CallOptions& options = {});
   /// Sends `tensor` to rank `to`, which calls recv with the same tag, shape and dtype.
-  std::shared_ptr<Work> send(const Tensor& tensor, int to, int tag = 0);
-  std::shared_ptr<Work> recv(const Tensor& tensor, int from, int tag = 0);  ///< see send
+  std::shared_ptr<Work> send(const Tensor& tensor, int to, int tag = 0, const CallOptions& options = {});
+  std::shared_ptr<Work> recv(const Tensor& tensor, int from, int tag = 0,
+                             const CallOptions& options = {});  ///< see send
   /// Returns when all ranks have called it. A timeout names the missing ranks.
-  void barrier();
+  void barrier(const CallOptions& options = {});
   /// Says that an exception has ended this rank's step, so that no other rank waits for the rest of it. If every rank's
   /// step ends after the same collectives, the next step works. Otherwise the group fails on all ranks with a CommError
   /// that names this rank and `why`. Returns at once. The training modes call it. With the backend nccl it does nothing:
@@ -157,7 +167,7 @@ class ProcessGroup {
   /// Whether an operation of this rank has failed, as all later ones then will. With the backend nccl always false.
   bool has_failed() const;
   /// The mean of all ranks' numbers, for metrics: `group->mean(loss)`. All ranks must call it; it waits for them.
-  double mean(double value);
+  double mean(double value, const CallOptions& options = {});
 
   /// Splits the group: ranks with the same `color` form a new one, ordered by (key, rank). Null for a negative color.
   std::shared_ptr<ProcessGroup> split(int color, int key = 0);
@@ -165,8 +175,16 @@ class ProcessGroup {
   /// Returns a duplicate group of the same ranks (MPI_Comm_dup), whose operations may be started in any order relative
   /// to this group's. Its traffic is recorded in this group's counters. All ranks must call this.
   std::shared_ptr<ProcessGroup> duplicate();
-  /// Not for users: the object that another module attaches to a group and its duplicates; null at first.
-  std::shared_ptr<GroupAttachment>& attachment() { return *attachment_; }
+  /// Not for users: the object of type T that another module attaches to this group and its duplicates. The first call
+  /// creates it. The attachments of a group that a split has made are its own.
+  template <class T>
+  T& attachment() {
+    if (!attachment_of(typeid(T))) {
+      auto object = std::make_shared<T>();  // whose constructor may ask for an attachment of another type
+      attachment_of(typeid(T)) = std::move(object);
+    }
+    return *static_cast<T*>(attachment_of(typeid(T)).get());
+  }
 
   /// Traffic counters of this rank, by link.
   TrafficStats& traffic() { return *traffic_; }
@@ -174,10 +192,10 @@ class ProcessGroup {
   /// Waits for the operations in flight and frees the staging memory of large operations. All ranks must call this.
   void release_staging();
   /// all_reduce with kSum, every sum multiplied by `scale` in the same pass.
-  std::shared_ptr<Work> all_reduce_scaled(const Tensor& tensor, double scale);
+  std::shared_ptr<Work> all_reduce_scaled(const Tensor& tensor, double scale, const CallOptions& options = {});
   /// reduce_scatter with kSum, every sum multiplied by `scale` in the same pass.
   std::shared_ptr<Work> reduce_scatter_scaled(const Tensor& out, const Tensor& in, double scale,
-                                              const Purpose& purpose = {});
+                                              const CallOptions& options = {});
 
  private:
   friend class PhaseGuard;
@@ -185,15 +203,17 @@ class ProcessGroup {
   std::shared_ptr<FormationWatch> watch_split(std::uint64_t number) const;
   std::uint64_t next_number(const Call& call);
   struct Launch;
-  std::shared_ptr<Work> start(Call call, const Tensor& in, const Tensor& out, const Purpose& purpose = {});
+  std::shared_ptr<Work> start(Call call, const Tensor& in, const Tensor& out, const CallOptions& options);
   Launch record(const Call& call);
   std::shared_ptr<Work> launch(Call call);
   std::shared_ptr<Work> start_staged(Call call, Device on);
-  std::shared_ptr<Work> all_to_all_uneven(const Tensor& out, const Tensor& in, const AllToAllOptions& options);
-  std::int64_t check_all_splits(const std::vector<std::int64_t>& in_splits,
-                                const std::vector<std::int64_t>& out_splits);
+  std::shared_ptr<Work> all_to_all_uneven(const Tensor& out, const Tensor& in, const AllToAllOptions& splits,
+                                          const CallOptions& options);
+  std::int64_t check_all_splits(const std::vector<std::int64_t>& in_splits, const std::vector<std::int64_t>& out_splits,
+                                const CallOptions& options);
   std::shared_ptr<Work> keep(std::shared_ptr<Work> work);
   void check_rank(const char* op, const char* role, int rank) const;
+  std::shared_ptr<void>& attachment_of(std::type_index type);
 
   std::unique_ptr<Staging> staging_;
   std::unique_ptr<Backend> backend_;  // null in a group of one
@@ -201,8 +221,9 @@ class ProcessGroup {
   InitOptions options_;
   // Shared with the duplicates of this group:
   std::shared_ptr<TrafficStats> traffic_ = std::make_shared<TrafficStats>();
-  std::shared_ptr<std::shared_ptr<GroupAttachment>> attachment_ = std::make_shared<std::shared_ptr<GroupAttachment>>();
-  Phase phase_ = Phase::kOther;
+  using Attachments = std::vector<std::pair<std::type_index, std::shared_ptr<void>>>;
+  std::shared_ptr<Attachments> attachments_ = std::make_shared<Attachments>();
+  Phase phase_ = Phase::kOther;          // of calls whose options have none: see PhaseGuard
   std::uint64_t calls_ = 0;              // collectives so far: the next one's number
   std::uint32_t failed_steps_ = 0;       // see step_failed
   std::vector<std::uint64_t> messages_;  // messages so far by rank: sent, then received
@@ -211,7 +232,8 @@ class ProcessGroup {
   std::vector<std::shared_ptr<Work>> unfinished_;  // operations whose results are not copied to the user's tensors yet
 };
 
-/// During its lifetime a group's operations are recorded under a phase.
+/// Not for users: during its lifetime, calls of the group without CallOptions::phase are recorded under this phase. It is
+/// for communication hooks of users, whose calls do not say to which phase they belong.
 class PhaseGuard {
  public:
   PhaseGuard(ProcessGroup& group, Phase phase) : group_(group), before_(group.phase_) { group.phase_ = phase; }

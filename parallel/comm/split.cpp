@@ -17,7 +17,7 @@ namespace lockstep::parallel {
 std::shared_ptr<FormationWatch> ProcessGroup::watch_split(std::uint64_t number) const {
   if (!place_.store || size() == 1) return nullptr;
   const auto store = std::make_shared<PrefixStore>(fmt::format("split/{}/formation/", number), place_.store);
-  const bool is_first = (place_.members.empty() ? rank() : place_.members[static_cast<std::size_t>(rank())]) == 0;
+  const bool is_first = place_.global_rank(rank()) == 0;
   auto watch = std::make_shared<FormationWatch>(store, "split", rank(), size(), is_first);
   watch->begin();
   return watch;
@@ -58,8 +58,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key) {
                    .size = static_cast<int>(members.size()),
                    .address = place_.address,
                    .watch = std::move(watch)};
-  for (const auto& [ignored, member] : members)
-    place.members.push_back(place_.members.empty() ? member : place_.members[static_cast<std::size_t>(member)]);
+  for (const auto& [ignored, member] : members) place.members.push_back(place_.global_rank(member));
   if (place_.store)
     place.store = std::make_shared<PrefixStore>(fmt::format("split/{}/{}/", number, color), place_.store);
   auto part = std::make_shared<ProcessGroup>(std::move(place), options_);
@@ -70,7 +69,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key) {
 std::shared_ptr<ProcessGroup> ProcessGroup::duplicate() {
   std::shared_ptr<ProcessGroup> copy = split(0, rank());
   copy->traffic_ = traffic_;
-  copy->attachment_ = attachment_;
+  copy->attachments_ = attachments_;
   return copy;
 }
 

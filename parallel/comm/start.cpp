@@ -119,27 +119,27 @@ void pack_tensors(Call& call, const Tensor& in, const Tensor& out, bool same_val
   if (call.in.defined()) call.dtype = call.in.dtype();
 }
 
-// Hashes what must be equal on all ranks besides kind, dtype and count: the purpose, the scale, and the shape for
+// Hashes what must be equal on all ranks besides kind, dtype and count: name and id, the scale, and the shape for
 // operations whose tensors have one shape on all ranks (FNV-1a).
-std::uint64_t detail_of(const Call& call, const Purpose& purpose) {
+std::uint64_t detail_of(const Call& call, const CallOptions& options) {
   std::uint64_t hash = 0xcbf29ce484222325;
   const auto mix = [&](std::uint64_t value) { hash = (hash ^ value) * 0x100000001b3; };
   mix(std::bit_cast<std::uint64_t>(call.scale));
-  mix(purpose.id);
-  for (const char byte : purpose.name) mix(static_cast<unsigned char>(byte));
+  mix(options.id);
+  for (const char byte : options.name) mix(static_cast<unsigned char>(byte));
   if (call.kind != Kind::kAllReduce && call.kind != Kind::kBroadcast && call.kind != Kind::kReduce) return hash;
   for (const std::int64_t size : call.in.shape()) mix(static_cast<std::uint64_t>(size));
   return hash;
 }
 
-// "all_gather unit blocks.1". The end of a purpose's name tells units apart, so a long name loses its first word, and
+// "all_gather unit blocks.1". The end of a name tells units apart, so a long name loses its first word, and
 // then its beginning.
-std::string event_name(std::string_view kind, std::string_view purpose) {
-  if (purpose.empty()) return std::string(kind);
+std::string event_name(std::string_view kind, std::string_view name) {
+  if (name.empty()) return std::string(kind);
   const std::size_t room = kTraceNameLength - kind.size() - 1;
-  if (purpose.size() > room) purpose.remove_prefix(purpose.find(' ') + 1);  // without a space: by 0
-  if (purpose.size() > room) purpose.remove_prefix(purpose.size() - room);
-  return fmt::format("{} {}", kind, purpose);
+  if (name.size() > room) name.remove_prefix(name.find(' ') + 1);  // without a space: by 0
+  if (name.size() > room) name.remove_prefix(name.size() - room);
+  return fmt::format("{} {}", kind, name);
 }
 
 PurposeName end_of(std::string_view name) {
@@ -166,24 +166,27 @@ std::uint64_t ProcessGroup::next_number(const Call& call) {
 }
 
 // Starts an operation. `call` is complete except for the tensors.
-std::shared_ptr<Work> ProcessGroup::start(Call call, const Tensor& in, const Tensor& out, const Purpose& purpose) {
+std::shared_ptr<Work> ProcessGroup::start(Call call, const Tensor& in, const Tensor& out, const CallOptions& options) {
   const char* const kind = name(call.kind);
   if (out.defined()) raw::require_writable(kind, out);
   call.number = next_number(call);
   call.rank = rank();
+  call.global_rank = place_.global_rank(rank());
+  call.global_root = place_.global_rank(call.root);
+  call.phase = options.phase.value_or(phase_);
   call.failed_steps = failed_steps_;
   if (call.op == ReduceOp::kAvg) call.scale = 1.0 / size();
-  pack_tensors(call, in, out, purpose.same_values);
+  pack_tensors(call, in, out, options.same_values);
   if (*order_text(options_.reduction) && is_floating_sum(call)) call.order = options_.reduction;
-  call.detail = detail_of(call, purpose);
-  call.purpose = end_of(purpose.name);
+  call.detail = detail_of(call, options);
+  call.purpose = end_of(options.name);
   const Launch launched = record(call);
   const bool is_packed = out.defined() && !out.is_contiguous();
   const Tensor packed = is_packed ? call.out : Tensor();
   std::shared_ptr<Work> work = launch(std::move(call));
   if (launched.time) [[unlikely]]
     work =
-        std::make_shared<TracedWork>(std::move(work), event_name(kind, purpose.name), launched.time, launched.labels);
+        std::make_shared<TracedWork>(std::move(work), event_name(kind, options.name), launched.time, launched.labels);
   if (!is_packed) return work;
   return keep(then(std::move(work), [packed, out] { raw::copy(packed, out); }));
 }
@@ -192,13 +195,13 @@ std::shared_ptr<Work> ProcessGroup::start(Call call, const Tensor& in, const Ten
 ProcessGroup::Launch ProcessGroup::record(const Call& call) {
   const TraceTime now = TraceTime::now();
   const std::int64_t before = now ? traffic_->bytes() : 0;
-  if (backend_) backend_->record_traffic(call, phase_, *traffic_);
+  if (backend_) backend_->record_traffic(call, call.phase, *traffic_);
   return {now,
           {.bytes = now ? traffic_->bytes() - before : 0,
            .from = rank(),
            .to = call.is_message() ? call.root : -1,
            .id = static_cast<std::int64_t>(call.number),
-           .phase = static_cast<int>(phase_),
+           .phase = static_cast<int>(call.phase),
            .group = trace_group_}};
 }
 

@@ -33,6 +33,9 @@ struct Rendezvous {
   std::string address = "127.0.0.1";                ///< of this host, on the network to the other ranks
   std::vector<int> members = {};                    ///< after a split: the ranks' numbers in the original group
   std::shared_ptr<FormationWatch> watch = nullptr;  ///< until the group is complete; null without a store
+
+  /// The number of rank r in the original group.
+  int global_rank(int r) const { return members.empty() ? r : members[static_cast<std::size_t>(r)]; }
 };
 
 /// Resolves `options` (env:// reads the variables that torchrun, mpirun and srun set; alternatively rank, world_size

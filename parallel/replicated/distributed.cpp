@@ -36,9 +36,7 @@ DistributedDataParallel::State::State(nn::Module& module, std::shared_ptr<Proces
                  "DistributedDataParallel: the module has no parameter that requires grad");
 }
 
-DistributedDataParallel::State::~State() {
-  if (group->attachment()) LaunchQueue::of(*group).remove(this);
-}
+DistributedDataParallel::State::~State() { LaunchQueue::of(*group).remove(this); }
 
 void DistributedDataParallel::State::check_ranks() {
   check_same_model(
@@ -59,10 +57,8 @@ void DistributedDataParallel::State::take_group() {
 }
 
 void DistributedDataParallel::State::share_state(int root) {
-  {
-    const PhaseGuard phase(*group, Phase::kParameters);
-    for (const nn::Parameter& parameter : module.parameters()) group->broadcast(parameter.master(), root)->wait();
-  }
+  for (const nn::Parameter& parameter : module.parameters())
+    group->broadcast(parameter.master(), root, {.phase = Phase::kParameters})->wait();
   share_buffers(root);
   group->release_staging();
 }

@@ -98,8 +98,7 @@ class ShardedNorm {
     own.resize(most);
     const auto count = static_cast<std::int64_t>(most);
     const Tensor all = raw::empty({ranks(), count}, {.dtype = kFloat64});
-    const PhaseGuard phase(group_, Phase::kGradients);
-    group_.all_gather(all, raw::from_bytes(own.data(), {count}, kFloat64))->wait();
+    group_.all_gather(all, raw::from_bytes(own.data(), {count}, kFloat64), {.phase = Phase::kGradients})->wait();
     const std::span<const double> sums = all.span<double>();
     return {sums.begin(), sums.end()};
   }

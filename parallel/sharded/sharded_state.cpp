@@ -86,11 +86,9 @@ void ShardedDataParallel::State::check_ranks() {
   if (any_deferred)
     check_same_text("ShardedDataParallel: ranks have deferred parameters and different seeds",
                     fmt::format("seed {}", random::seed()), *group);
-  {
-    const PhaseGuard phase(*group, Phase::kParameters);
-    for (const auto& [name, parameter] : named) {
-      if (!nn::is_deferred(parameter.master())) group->broadcast(parameter.master(), 0)->wait();
-    }
+  for (const auto& [name, parameter] : named) {
+    if (!nn::is_deferred(parameter.master()))
+      group->broadcast(parameter.master(), 0, {.phase = Phase::kParameters})->wait();
   }
   share_buffers(0);
   group->release_staging();

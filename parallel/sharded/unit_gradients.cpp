@@ -199,10 +199,9 @@ void UnitGradients::launch(std::size_t unit) {
   if (!state.has_buffer && !state.slots.empty()) take_buffer(unit);
   state.launched = true;
   state.stats.launched = seconds();
-  const PhaseGuard phase(*group_, Phase::kGradients);
   for (const std::size_t f : state.flats)
-    flats_[f].work =
-        group_->reduce_scatter_scaled(flats_[f].shard, flats_[f].whole, scale_, {.id = unit, .name = state.name});
+    flats_[f].work = group_->reduce_scatter_scaled(flats_[f].shard, flats_[f].whole, scale_,
+                                                   {.phase = Phase::kGradients, .name = state.name, .id = unit});
   if (!state.flats.empty()) trace_memory(slots_.front().leaf.device());
 }
 
@@ -222,8 +221,7 @@ StepSummary UnitGradients::wait() {
   for (std::size_t p = 0; p < size(); ++p)
     set_element(summary_, StepSummary::kElements + static_cast<std::int64_t>(p), slots_[p].used ? 1 : 0);
   try {
-    const PhaseGuard phase(*group_, Phase::kGradients);
-    group_->all_reduce_scaled(summary_, scale_)->wait();
+    group_->all_reduce_scaled(summary_, scale_, {.phase = Phase::kGradients})->wait();
     wait_for_units();
   } catch (Error& error) {
     error.add_context(fmt::format("ShardedDataParallel: gradients of step {}", steps_ + 1));

@@ -93,7 +93,6 @@ std::int64_t UnitParameters::whole_bytes() const {
 }
 
 void UnitParameters::launch(ProcessGroup& group, const Tensor& memory) {
-  const PhaseGuard phase(group, Phase::kParameters);
   const TraceTime begin = TraceTime::now();
   std::int64_t at = 0, copied = 0;
   for (FlatParameters& flat : flats_) {
@@ -114,7 +113,8 @@ void UnitParameters::launch(ProcessGroup& group, const Tensor& memory) {
 // Returns the bytes that are recorded as sent if the gather is a copy; 0 if it is a collective.
 std::int64_t UnitParameters::gather(const FlatParameters& flat, ProcessGroup& group) {
   if (flat.shards.empty()) {
-    works_.push_back(group.all_gather(flat.whole, flat.shard, {.id = number_, .name = name_, .same_values = true}));
+    works_.push_back(group.all_gather(
+        flat.whole, flat.shard, {.phase = Phase::kParameters, .name = name_, .id = number_, .same_values = true}));
     return 0;
   }
   const std::int64_t each = flat.shard.numel();

@@ -272,11 +272,12 @@ void HopGroup::compare_heads(HopWork& work) {
     if (std::memcmp(&peer, &own, offsetof(Head, seconds)) == 0) continue;
     if (peer.algorithm != own.algorithm || peer.simulated != own.simulated)
       throw CommError(
-          fmt::format("ranks disagree: rank {} has SimOptions with {}, rank {} with {}; pass the same on "
+          fmt::format("ranks disagree: {} has SimOptions with {}, {} with {}; pass the same on "
                       "all ranks",
-                      rank(), options_text(own), r, options_text(peer)));
-    throw CommError(fmt::format("ranks disagree: rank {} called {}, rank {} {}{}", rank(), text(own), r, text(peer),
-                                text(own) == text(peer) ? ", of another shape, scale, purpose or number" : ""));
+                      text_of(rank()), options_text(own), text_of(r), options_text(peer)));
+    throw CommError(fmt::format("ranks disagree: {} called {}, {} {}{}", text_of(rank()), text(own), text_of(r),
+                                text(peer),
+                                text(own) == text(peer) ? ", of another shape, scale, name, id or number" : ""));
   }
   if (options_.simulation) settle_time(work, std::move(launched));
 }

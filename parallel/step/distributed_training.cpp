@@ -36,8 +36,8 @@ void DistributedTraining::attach_reducer() {
 }
 
 void DistributedTraining::share_buffers(int root) {
-  const PhaseGuard phase(*group, Phase::kBuffers);
-  for (const nn::Buffer& buffer : module.buffers()) group->broadcast(buffer.master(), root)->wait();
+  for (const nn::Buffer& buffer : module.buffers())
+    group->broadcast(buffer.master(), root, {.phase = Phase::kBuffers})->wait();
 }
 
 // --- a step -------------------------------------------------------------------------------------------------------

@@ -98,7 +98,7 @@ void MessageGroup::fail(const Failure& failure) {
 }
 
 void MessageGroup::fail_group(const std::string& why) {
-  fail({Poison::kFailed, rank_, poison_text(Poison::kFailed, rank_, why), why});
+  fail({Poison::kFailed, rank_, poison_text(Poison::kFailed, text_of(rank_), why), why});
   const std::lock_guard lock(mutex_);
   end_lanes();
 }
@@ -109,8 +109,9 @@ bool MessageGroup::has_failed() {
 }
 
 MessageGroup::Failure MessageGroup::failure_of(const MessageWork& work, Poison reason, int culprit,
-                                               const std::string& what) {
-  return {reason, culprit, fmt::format("{}: {}", work.call.describe(), poison_text(reason, culprit, what)), what};
+                                               const std::string& what) const {
+  return {reason, culprit, fmt::format("{}: {}", work.call.describe(), poison_text(reason, text_of(culprit), what)),
+          what};
 }
 
 MessageGroup::Failure MessageGroup::explain(const MessageWork& work, const PeerLost& lost) {
@@ -162,7 +163,7 @@ MessageGroup::Failure MessageGroup::explain_delay(const MessageWork& work, int w
   std::string text;
   for (const int peer : silent) {
     const bool is_late = std::ranges::find(late, peer) != late.end();
-    append_rank(text, peer,
+    append_rank(text, text_of(peer),
                 !is_late     ? "does not answer"
                 : !has_begun ? "has not arrived"
                 : transfer   ? "did not answer"

@@ -47,7 +47,7 @@ MessageGroup::MessageGroup(const InitOptions& options, const Rendezvous& place, 
       }
     }
   } catch (const PeerLost& lost) {
-    throw CommError(fmt::format("init_process_group: rank {} is gone: {}", lost.peer, lost.why));
+    throw CommError(fmt::format("init_process_group: {} is gone: {}", text_of(lost.peer), lost.why));
   }
 }
 

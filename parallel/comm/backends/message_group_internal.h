@@ -172,7 +172,7 @@ class MessageGroup final : public Backend {
   void look_around(Lane& lane, std::unique_lock<std::mutex>& lock, Deadline& deadline);
   void check_hope(const MessageWork& work, int waited_for, Deadline& deadline);
   void fail(const Failure& failure);
-  static Failure failure_of(const MessageWork& work, Poison reason, int culprit, const std::string& what = "");
+  Failure failure_of(const MessageWork& work, Poison reason, int culprit, const std::string& what = "") const;
   Failure explain(const MessageWork& work, const PeerLost& lost);
   Failure explain_departure(const MessageWork& work, const Failure& departure);
   Failure explain_delay(const MessageWork& work, int waited_for);

@@ -94,11 +94,12 @@ void MessageGroup::check_head(const Call& call, int peer, const Head& got) {
     return called + (transfer ? fmt::format(" with tag {}", head.tag) : "");
   };
   const bool same_text = text(own) == text(got);
-  throw CommError(fmt::format("{}: ranks disagree: rank {} {} {}, rank {} {} {}{}", call.describe(), rank_,
-                              transfer ? "expects" : "called", text(own), peer, transfer ? "sent" : "called", text(got),
+  throw CommError(fmt::format("{}: ranks disagree: {} {} {}, {} {} {}{}", call.describe(), text_of(rank_),
+                              transfer ? "expects" : "called", text(own), text_of(peer), transfer ? "sent" : "called",
+                              text(got),
                               !same_text                 ? ""
                               : own.number != got.number ? fmt::format(" as its operation #{}", got.number)
-                                                         : ", of another shape, scale or purpose"));
+                                                         : ", of another shape, scale, name or id"));
 }
 
 // --- after all headers agree ----------------------------------------------------------------------------------------

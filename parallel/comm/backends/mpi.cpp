@@ -134,7 +134,7 @@ class MpiTransport final : public Transport {
     check(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
     check(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank");
     const auto& members = place.members;
-    const int expected = members.empty() ? place.rank : members[static_cast<std::size_t>(place.rank)];
+    const int expected = place.global_rank(place.rank);
     LOCKSTEP_CHECK(rank == expected && (!members.empty() || size == place.size),
                    "init_process_group: mpi: this is rank {} of {}, but MPI says rank {} of {}\n"
                    "Start the program with mpirun -np {}, and use init_method mpi://",

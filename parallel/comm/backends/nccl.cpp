@@ -206,7 +206,7 @@ std::shared_ptr<Work> NcclGroup::start(Call call) {
                          [&](ncclComm_t comm) { return launch(work->call, comm, own, rank_, size_, one_->data()); });
     check(cudaEventRecord(work->done.get(), own), "cudaEventRecord");
   } catch (Error& error) {
-    const std::string own = fmt::format("rank {}: {}", rank_, error.what());
+    const std::string own = fmt::format("{}: {}", text_of(rank_), error.what());
     if (const std::string failure = communicator_->watch().fail_of_transport(own); failure != own)
       GroupFailure(failure).with_context(work->call).raise();
     error.add_context(work->call.describe());
@@ -227,10 +227,10 @@ bool NcclGroup::look(NcclWork& work) {
   if (failed) {
     fail(work, communicator_->watch().failure(), false);
   } else if (status != cudaErrorNotReady) {
-    fail(work, fmt::format("rank {}: {}", rank_, cudaGetErrorString(status)), false);
+    fail(work, fmt::format("{}: {}", text_of(rank_), cudaGetErrorString(status)), false);
   } else if (++looks_ % kLooksBetweenQuestions == 0) {
     if (const std::string error = communicator_->async_error(); !error.empty())
-      fail(work, communicator_->watch().fail_of_transport(fmt::format("rank {}: {}", rank_, error)), false);
+      fail(work, communicator_->watch().fail_of_transport(fmt::format("{}: {}", text_of(rank_), error)), false);
   }
   return !work.group;
 }
@@ -256,7 +256,7 @@ void NcclGroup::wait(NcclWork& work) {
       return fail(work, "rank 0 is gone: its process has ended, and the store with it", false);
     if (deadline.passed())
       return fail(work,
-                  fmt::format("not complete after {} ms on rank {}: {}", timeout_.count(), rank_,
+                  fmt::format("not complete after {} ms on {}: {}", timeout_.count(), text_of(rank_),
                               communicator_->watch().progress()),
                   true);
     std::this_thread::sleep_for(kBetweenLooks);  // CUDA has no wait with a timeout

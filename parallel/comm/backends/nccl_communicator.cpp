@@ -71,7 +71,7 @@ Communicator::Communicator(const Rendezvous& place, Device device, std::chrono::
     : device_(device), timeout_(timeout) {
   compute_stream(device);
   watch_ = std::make_unique<PeerWatch>(
-      PeerWatchOptions{.rank = place.rank, .size = place.size, .store = place.store}, [this] {
+      PeerWatchOptions{.rank = place.rank, .size = place.size, .store = place.store, .members = place.members}, [this] {
         static_cast<void>(cudaSetDevice(device_.index()));  // NCCL restores this device, else GPU 0
         abort();
       });
@@ -89,7 +89,7 @@ Communicator::Communicator(const Rendezvous& place, Device device, std::chrono::
     settle("ncclCommInitRankConfig", status, deadline);
     watch_->remember_holder();
   } catch (const Error& error) {
-    watch_->fail(fmt::format("rank {}: {}", place.rank, error.what()));
+    watch_->fail(fmt::format("{}: {}", rank_text(place.rank, place.members), error.what()));
     if (stream_) static_cast<void>(cudaStreamDestroy(stream_));
     throw;
   }

@@ -36,9 +36,10 @@ Transfer::Header Transfer::header_of(const Call& call) {
 void Transfer::check_header() {
   if (header_ == header_of(call_)) return;
   const auto [tag, dtype, count] = header_;
-  disagreement_ = fmt::format("rank {} sent {} {} with tag {}, expected {} {} with tag {}", call_.root, count,
-                              dtype < kDTypeCount ? lockstep::name(static_cast<DType>(dtype)) : "?",
-                              static_cast<std::int64_t>(tag), call_.count, lockstep::name(call_.dtype), call_.tag);
+  disagreement_ =
+      fmt::format("{} sent {} {} with tag {}, expected {} {} with tag {}", rank_text(call_.root, call_.global_root),
+                  count, dtype < kDTypeCount ? lockstep::name(static_cast<DType>(dtype)) : "?",
+                  static_cast<std::int64_t>(tag), call_.count, lockstep::name(call_.dtype), call_.tag);
 }
 
 bool Transfer::advance(const Control& control, int rank) {
@@ -142,7 +143,8 @@ void SharedGroup::look_for(const Call& call, Deadline& deadline) {
   if (!deadline.passed()) return;
   const std::vector<int> silent = find_silent(call, {peer});
   fail(Poison::kLate, silent.front(),
-       fmt::format("{}: rank {} did not answer within {} ms", call.describe(), silent.front(), timeout_.count()), true);
+       fmt::format("{}: {} did not answer within {} ms", call.describe(), text_of(silent.front()), timeout_.count()),
+       true);
 }
 
 }  // namespace lockstep::parallel

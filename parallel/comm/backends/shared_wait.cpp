@@ -14,8 +14,8 @@ constexpr std::chrono::milliseconds kUntilSuspect{500};  // a waiting rank does 
 constexpr std::chrono::milliseconds kUntilEnded{100};    // from the end of a process's connections to its own
 
 // Describes two calls that differ: "all_reduce of 2 f32 (sum), rank 1 all_reduce of 3 f32 (sum)".
-std::string disagreement(const Fingerprint& own, const PurposeName& purpose, int peer, const Fingerprint& theirs,
-                         const PurposeName& their_purpose) {
+std::string disagreement(const Fingerprint& own, const PurposeName& purpose, const std::string& peer,
+                         const Fingerprint& theirs, const PurposeName& their_purpose) {
   const auto is_direct = [](const Fingerprint& print) { return print.in_at != kNotDirect; };
   const auto text_of = [&](const Fingerprint& print, const PurposeName& of) {
     return call_text(print.what, print.count, of) + (is_direct(print) ? " in communication memory" : "");
@@ -25,10 +25,10 @@ std::string disagreement(const Fingerprint& own, const PurposeName& purpose, int
     return fmt::format("at {} and {}", text(print.in_at), text(print.out_at));
   };
   const std::string called = text_of(own, purpose), other = text_of(theirs, their_purpose);
-  if (called != other) return fmt::format("{}, rank {} {}", called, peer, other);
+  if (called != other) return fmt::format("{}, {} {}", called, peer, other);
   if (own.in_at == theirs.in_at && own.out_at == theirs.out_at)
-    return fmt::format("{}, rank {} {}, of another shape, scale or purpose", called, peer, other);
-  return fmt::format("{} {}, rank {} {}\nPass the same memory on all ranks (call of empty + byte, for in and out)",
+    return fmt::format("{}, {} {}, of another shape, scale, name or id", called, peer, other);
+  return fmt::format("{} {}, {} {}\nPass the same memory on all ranks (call of empty + byte, for in and out)",
                      call_text(own.what, own.count, purpose), places_of(own), peer, places_of(theirs));
 }
 
@@ -125,8 +125,8 @@ void SharedGroup::compare_fingerprints(Operation& op) {
     if (found.failed_steps != expected.failed_steps)
       fail_step(*op.call, found.failed_steps > expected.failed_steps ? r : rank_);
     fail(Poison::kDisagreed, r,
-         fmt::format("{}: ranks disagree: rank {} called {}", op.call->describe(), rank_,
-                     disagreement(expected, op.call->purpose, r, found, purpose)));
+         fmt::format("{}: ranks disagree: {} called {}", op.call->describe(), text_of(rank_),
+                     disagreement(expected, op.call->purpose, text_of(r), found, purpose)));
   }
 }
 
@@ -157,7 +157,7 @@ void SharedGroup::take_order(Operation& op) {
     const std::uint64_t place = arrival.ticket.load(std::memory_order_relaxed) - op.tickets_from;
     if (place >= order.size() || order[place] >= 0)
       fail(Poison::kDisagreed, r,
-           fmt::format("{}: ranks disagree: rank {} reports arrival number {} of {}", op.call->describe(), r, place,
+           fmt::format("{}: ranks disagree: {} reports arrival number {} of {}", op.call->describe(), text_of(r), place,
                        size_));
     order[place] = r;
   }
@@ -218,7 +218,7 @@ void SharedGroup::look_around(const Call& call, std::uint64_t sequence, Deadline
   std::string text;
   for (const int r : silent) {
     const bool is_late = std::ranges::find(late, r) != late.end();
-    append_rank(text, r,
+    append_rank(text, text_of(r),
                 !is_late         ? "does not answer"
                 : has_arrived(r) ? "does not finish its part"
                                  : "has not arrived");
@@ -285,7 +285,7 @@ void SharedGroup::fail_if_gone(const Call& call, int rank) {
   const Departure how = departure(rank);
   const auto fail_if_ended = [&](int r) {
     const std::string lost = departure(r) == Departure::kNone ? memory_->lost(r) : "";
-    if (!lost.empty()) fail(Poison::kLost, r, fmt::format("{}: rank {} is gone: {}", call.describe(), r, lost));
+    if (!lost.empty()) fail(Poison::kLost, r, fmt::format("{}: {} is gone: {}", call.describe(), text_of(r), lost));
   };
   // A rank that has started an operation leaves before it ends, unless it is killed. A rank that has not may have failed
   // while it joined the group, because another one was killed.
@@ -301,7 +301,7 @@ void SharedGroup::fail_if_gone(const Call& call, int rank) {
     if (departed_ == Deadline::Clock::time_point()) departed_ = now;
     if (now - departed_ < kUntilEnded) return;
   }
-  fail(Poison::kLeft, rank, fmt::format("{}: rank {} has left the group", call.describe(), rank));
+  fail(Poison::kLeft, rank, fmt::format("{}: {} has left the group", call.describe(), text_of(rank)));
 }
 
 void SharedGroup::fail_if_poisoned(const Call& call) {
@@ -319,7 +319,7 @@ void SharedGroup::fail_group(const std::string& why) {
   if (failure_) return;
   control_.rank(rank_).failure.set(why);
   report(Poison::kFailed, rank_);
-  abandon(GroupFailure(lockstep::parallel::poison_text(Poison::kFailed, rank_, why)));
+  abandon(GroupFailure(lockstep::parallel::poison_text(Poison::kFailed, text_of(rank_), why)));
 }
 
 std::uint32_t SharedGroup::step_failed(std::uint64_t /*next*/, const std::string& why) {
@@ -388,7 +388,7 @@ std::string SharedGroup::poison_text(std::uint64_t poison) {
   const std::string what = reason == Poison::kLost     ? memory_->lost(culprit)
                            : reason == Poison::kFailed ? control_.rank(culprit).failure.get()
                                                        : "";
-  return lockstep::parallel::poison_text(reason, culprit, what);
+  return lockstep::parallel::poison_text(reason, text_of(culprit), what);
 }
 
 }  // namespace lockstep::parallel

@@ -4,11 +4,7 @@
 
 namespace lockstep::parallel {
 
-LaunchQueue& LaunchQueue::of(ProcessGroup& group) {
-  std::shared_ptr<GroupAttachment>& attachment = group.attachment();
-  if (!attachment) attachment = std::make_shared<LaunchQueue>();
-  return static_cast<LaunchQueue&>(*attachment);
-}
+LaunchQueue& LaunchQueue::of(ProcessGroup& group) { return group.attachment<LaunchQueue>(); }
 
 bool LaunchQueue::has_model_on(const ProcessGroup& group) const {
   return std::ranges::any_of(models_, [&](const ReducedModel* each) { return &each->own_group() == &group; });

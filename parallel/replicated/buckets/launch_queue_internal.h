@@ -22,7 +22,7 @@ class ReducedModel {
   ~ReducedModel() = default;
 };
 
-class LaunchQueue final : public GroupAttachment {
+class LaunchQueue final {
  public:
   // Returns the queue of the group and its duplicates.
   static LaunchQueue& of(ProcessGroup& group);

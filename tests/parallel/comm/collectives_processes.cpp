@@ -45,8 +45,8 @@ TEST_CASE("shm: collectives of parts in place, apart, scaled, in communication m
   }
 }
 
-TEST_CASE("shm: ranks that gather units of other purposes get an error that names both") {
-  with_group("shm", 2, check_other_purpose);
+TEST_CASE("shm: ranks that gather units of other names get an error that names both") {
+  with_group("shm", 2, check_other_name);
 }
 
 TEST_CASE("shm: groups and their subgroups leave no keys in the store") { check_no_keys_left("shm"); }

@@ -51,7 +51,7 @@ TEST_CASE("gloo: collectives of parts in place, apart and scaled") {
       check_traffic_of_parts(group);
     });
   }
-  with_group("gloo", 2, check_other_purpose);
+  with_group("gloo", 2, check_other_name);
 }
 
 TEST_CASE("gloo: ranks report the buckets that were done before the last gradient was ready") {

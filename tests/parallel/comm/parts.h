@@ -93,10 +93,11 @@ inline void check_traffic_of_parts(const Group& group) {
   const std::int64_t count = 1003;
   const ls::Tensor whole = group->empty({n * count}), part = whole.narrow(0, group->rank() * count, count);
   whole.fill_(1);
-  const ls::parallel::PhaseGuard phase(*group, ls::parallel::Phase::kOffload);
+  const ls::parallel::CallOptions options{.phase = ls::parallel::Phase::kOffload};
   for (const bool gathers : {true, false}) {
     group->traffic().clear();
-    (gathers ? group->all_gather(whole, part) : group->reduce_scatter_scaled(part, whole, 0.5))->wait();
+    (gathers ? group->all_gather(whole, part, options) : group->reduce_scatter_scaled(part, whole, 0.5, options))
+        ->wait();
     CHECK(group->traffic().links().size() == static_cast<std::size_t>(n - 1));
     for (const ls::parallel::LinkTraffic& link : group->traffic().links()) {
       CHECK(link.from == group->rank());
@@ -106,10 +107,10 @@ inline void check_traffic_of_parts(const Group& group) {
   }
 }
 
-// Checks that ranks that gather units of two purposes get an error that names both. Afterwards the group has failed.
-inline void check_other_purpose(const Group& group) {
+// Checks that ranks that gather units of two names get an error that names both. Afterwards the group has failed.
+inline void check_other_name(const Group& group) {
   const ls::Tensor all = group->empty({group->size(), 5}), own = group->empty({5});
-  group->all_gather(all, own, {.id = 3, .name = "unit 0"})->wait();
+  group->all_gather(all, own, {.name = "unit 0", .id = 3})->wait();
   const std::string error = error_of<ls::CommError>(
       [&] { group->all_gather(all, own, {.name = group->rank() == 0 ? "unit 1" : "unit 2"})->wait(); });
   const bool names_both = contains(error, "for \"unit 1\"") && contains(error, "for \"unit 2\"");

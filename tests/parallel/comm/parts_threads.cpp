@@ -1,11 +1,11 @@
-// all_gather, reduce_scatter and all_to_all directly in communication memory, and the purpose of a collective.
+// all_gather, reduce_scatter and all_to_all directly in communication memory, and the name of a collective.
 #include "tests/parallel/comm/parts.h"
 
 #include <barrier>
 
 namespace {
 
-using ls::parallel::Purpose;
+using ls::parallel::CallOptions;
 
 // Runs fn on two ranks, and checks that the error of one of them has all `parts`; the other one's may only name it.
 void check_disagreement(const std::string& backend, const std::function<void(const Group&)>& fn,
@@ -82,24 +82,25 @@ TEST_CASE("one waiting rank finishes collectives of parts in communication memor
   });
 }
 
-TEST_CASE("ranks that gather units of other purposes get an error that names both") {
+TEST_CASE("ranks that gather units of other names get an error that names both") {
   for (const char* backend : {"local", "sim"}) {
-    const auto gather = [&](const std::function<Purpose(int)>& purpose, const std::vector<std::string>& parts) {
+    const auto gather = [&](const std::function<CallOptions(int)>& options, const std::vector<std::string>& parts) {
       check_disagreement(
           backend,
           [&](const Group& group) {
             const ls::Tensor all = group->empty({2, 5}), own = group->empty({5});
-            group->all_gather(all, own, {.id = 1, .name = "earlier unit"})->wait();
+            group->all_gather(all, own, {.name = "earlier unit", .id = 1})->wait();
             group->all_gather(all, own)->wait();
             for (int i = 0; i < 40; ++i) group->reduce_scatter_scaled(own, all, 1, {.name = "earlier unit"})->wait();
-            group->all_gather(all, own, purpose(group->rank()))->wait();
+            group->all_gather(all, own, options(group->rank()))->wait();
           },
           parts);
     };
-    gather([](int rank) { return Purpose{.name = rank ? "unit blocks.1" : "unit blocks.0"}; },
+    gather([](int rank) { return CallOptions{.name = rank ? "unit blocks.1" : "unit blocks.0"}; },
            {"for \"unit blocks.0\"", "for \"unit blocks.1\"", "all_gather of 5 f32"});
-    gather([](int rank) { return Purpose{.id = rank ? 7u : 8u, .name = "unit 3"}; }, {"for \"unit 3\"", "purpose"});
-    gather([](int rank) { return rank ? Purpose{} : Purpose{.name = "a name of more than 24 bytes"}; },
+    gather([](int rank) { return CallOptions{.name = "unit 3", .id = rank ? 7u : 8u}; },
+           {"for \"unit 3\"", "scale, name"});
+    gather([](int rank) { return rank ? CallOptions{} : CallOptions{.name = "a name of more than 24 bytes"}; },
            {"for \"me of more than 24 bytes\""});
   }
 }
