@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "lockstep/autograd/ops/functions.h"
-#include "lockstep/autograd/stop_index_internal.h"
+#include "lockstep/autograd/state_index_internal.h"
 #include "lockstep/autograd/thread_context_internal.h"
 #include "lockstep/base/check_internal.h"
 #include "lockstep/base/trace.h"
@@ -15,20 +15,20 @@ namespace lockstep::autograd {
 
 namespace {
 
-// A node or a leaf of the part of the graph that this backward runs through.
-struct Stop {
-  Node* node = nullptr;  // one of the two
+// The state of a node, or of a leaf, in one backward.
+struct NodeState {
+  Node* node = nullptr;  // null for a leaf
   TensorImpl* leaf = nullptr;
-  std::int32_t pending = 0;       // edges that have yet to deliver
-  std::int32_t first_target = 0;  // of a node: where its edges lead, from here on in Backward::targets_
-  bool useful = true;             // a requested input lies here or further down
-  bool requested = false;         // one lies here
-  bool at_once = false;           // of a leaf: contributions join its gradient as they arrive
-  Tensors grads;                  // for each output (a leaf counts as one), what has been added up
+  std::int32_t pending = 0;       // incoming edges whose contribution has not arrived; -1: marked as ready
+  std::int32_t first_target = 0;  // of a node: index in Backward::targets_ of the target of its first edge
+  bool useful = true;             // a requested input is this node or leaf, or one that it leads to
+  bool requested = false;         // a requested input is this node or leaf
+  bool runs_inline = false;       // of a leaf: contributions are added to its gradient as they arrive
+  Tensors grads;                  // for each output (a leaf has one), the sum of the contributions that have arrived
   History& leaf_history() const { return static_cast<History&>(*leaf->autograd); }
 };
 
-// True where nobody but this handle can see the elements, so that they may be changed or kept.
+// True if no other handle refers to the elements, so that they may be changed or kept.
 bool is_sole_owner(const Tensor& t) {
   return t.ref()->use_count() == 1 && t.impl().storage->use_count() == 1 && t.is_contiguous();
 }
@@ -91,9 +91,9 @@ class NodeContext {
 class Backward final : public Run {
  public:
   explicit Backward(const BackwardRequest& request) : request_(request), captured_(request.inputs.size()) {}
-  // Gives back the views that it took, also after an exception; a backward inside another one leaves the outer one's.
+  // Releases the views that it took, also after an exception. A backward inside another one keeps the outer one's views.
   ~Backward() {
-    for (const Stop& each : stops_) {
+    for (const NodeState& each : states_) {
       if (each.leaf && each.leaf_history().view_taker == this) each.leaf_history().view_taker = nullptr;
     }
   }
@@ -134,76 +134,78 @@ class Backward final : public Run {
     if (!request_.inputs.empty()) mark_useful();
     for (std::size_t i = 0; i < roots_.size(); ++i)
       receive(roots_[i], history(request_.roots[i])->output, request_.gradients[i]);
-    for (const std::int32_t root : roots_) settle(root);
+    for (const std::int32_t root : roots_) mark_ready(root);
     while (!ready_.empty()) run_node(pop_ready());
   }
 
-  Stop& stop(std::int32_t index) { return stops_[static_cast<std::size_t>(index)]; }
-  std::int32_t target(const Stop& from, std::size_t edge) const {
+  NodeState& state(std::int32_t index) { return states_[static_cast<std::size_t>(index)]; }
+  // The index of the state that an edge leads to; -1 if its gradient is not wanted.
+  std::int32_t target(const NodeState& from, std::size_t edge) const {
     return targets_[static_cast<std::size_t>(from.first_target) + edge];
   }
 
-  // The stop of a node or a leaf, made where it is new.
-  std::int32_t stop_of(Node* node, TensorImpl* leaf) {
+  // The index of the state of a node or a leaf; adds a state if there is none.
+  std::int32_t state_of(Node* node, TensorImpl* leaf) {
     std::int32_t& index = index_.at(node ? static_cast<const void*>(node) : leaf);
     if (index >= 0) return index;
-    index = static_cast<std::int32_t>(stops_.size());
-    Stop& added = stops_.emplace_back();
+    index = static_cast<std::int32_t>(states_.size());
+    NodeState& added = states_.emplace_back();
     added.node = node;
     added.leaf = leaf;
     added.grads.resize(node ? node->outputs.size() : 1);
     if (leaf && request_.inputs.empty()) {
-      const History& state = added.leaf_history();
-      added.at_once = state.tensor_hooks.empty() && (!state.separate_contributions || !state.grad.defined());
+      const History& own = added.leaf_history();
+      added.runs_inline = own.tensor_hooks.empty() && (!own.separate_contributions || !own.grad.defined());
     }
     if (node) unexplored_.push_back(index);
     return index;
   }
 
-  // Finds everything that `root` leads to, and counts the edges into each stop. Returns the root's stop.
+  // Finds all nodes and leaves that `root` leads to, and counts the edges into each. Returns the index of the root's state.
   std::int32_t discover(const Tensor& root) {
     Node* const node = history(root)->node.get();
-    const std::int32_t start = stop_of(node, node ? nullptr : root.ref().get());
+    const std::int32_t start = state_of(node, node ? nullptr : root.ref().get());
     while (!unexplored_.empty()) {
       const std::int32_t from = unexplored_.back();
       unexplored_.pop_back();
-      stop(from).first_target = static_cast<std::int32_t>(targets_.size());
-      for (const Edge& edge : stop(from).node->edges) {
-        const std::int32_t to = edge.wanted() ? stop_of(edge.node.get(), edge.leaf.ref().get()) : -1;
-        if (to >= 0) ++stop(to).pending;
+      state(from).first_target = static_cast<std::int32_t>(targets_.size());
+      for (const Edge& edge : state(from).node->edges) {
+        const std::int32_t to = edge.wanted() ? state_of(edge.node.get(), edge.leaf.ref().get()) : -1;
+        if (to >= 0) ++state(to).pending;
         targets_.push_back(to);
       }
     }
     return start;
   }
 
-  // A stop is useful if a requested input is there or behind it. Older operations are never behind newer ones.
+  // Marks the nodes and leaves that are a requested input or lead to one. Edges lead from newer operations to older ones,
+  // so nodes are visited oldest first.
   void mark_useful() {
-    std::vector<Stop*> nodes;
-    for (Stop& each : stops_) {
+    std::vector<NodeState*> nodes;
+    for (NodeState& each : states_) {
       each.useful = false;
       if (each.node) nodes.push_back(&each);
     }
     for (const Tensor& input : request_.inputs) {
       const History& own = *history(input);
       const std::int32_t index = index_.at(own.node ? static_cast<const void*>(own.node.get()) : input.ref().get());
-      if (index >= 0) stop(index).useful = stop(index).requested = true;
+      if (index >= 0) state(index).useful = state(index).requested = true;
     }
-    std::ranges::sort(nodes, {}, [](const Stop* each) { return each->node->sequence; });
-    for (Stop* each : nodes) {
+    std::ranges::sort(nodes, {}, [](const NodeState* each) { return each->node->sequence; });
+    for (NodeState* each : nodes) {
       for (std::size_t i = 0; i < each->node->edges.size(); ++i) {
         const std::int32_t to = target(*each, i);
-        each->useful = each->useful || (to >= 0 && stop(to).useful);
+        each->useful = each->useful || (to >= 0 && state(to).useful);
       }
     }
   }
 
-  // Takes one contribution to output `output` of a stop (undefined: nothing flows along this edge). Contributions are
-  // added as they arrive: the newest operation runs first, so their order follows from the graph alone.
+  // Adds one contribution to the gradient of output `output` of a node or a leaf. An undefined contribution is none. The
+  // newest operation runs first, so the order of additions follows from the graph alone.
   void receive(std::int32_t index, std::uint32_t output, Tensor tensor) {
     if (!tensor.defined()) return;
-    Stop& to = stop(index);
-    if (to.at_once) {
+    NodeState& to = state(index);
+    if (to.runs_inline) {
       accumulate(to.leaf_history(), std::move(tensor));
     } else {
       Tensor& sum = to.grads[output];
@@ -211,32 +213,32 @@ class Backward final : public Run {
     }
   }
 
-  // Called after an edge has delivered: a stop that waits for nothing more goes on.
-  void settle(std::int32_t index) {
-    Stop& at = stop(index);
+  // Marks a node or a leaf as ready if all its contributions have arrived. A ready leaf is completed inline.
+  void mark_ready(std::int32_t index) {
+    NodeState& at = state(index);
     if (at.pending != 0) return;
-    at.pending = -1;  // a tensor that is a root twice settles once
+    at.pending = -1;  // a tensor may be a root twice
     if (at.leaf)
       complete_leaf(at);
     else
       push_ready(index);
   }
 
-  void complete_leaf(Stop& at) {
-    History& state = at.leaf_history();
+  void complete_leaf(NodeState& at) {
+    History& own = at.leaf_history();
     Tensor& grad = at.grads[0];
     if (grad.defined()) {
-      for (const Node::Hook& hook : state.tensor_hooks) apply_hook(hook, grad);
+      for (const Node::Hook& hook : own.tensor_hooks) apply_hook(hook, grad);
     }
     if (!request_.inputs.empty()) {
       if (at.requested) capture(at.leaf, 0, grad);
       return;
     }
-    if (grad.defined()) accumulate(state, std::move(grad));
-    for (const LeafHook& hook : state.leaf_hooks) hook.run(*this);
+    if (grad.defined()) accumulate(own, std::move(grad));
+    for (const LeafHook& hook : own.leaf_hooks) hook.run(*this);
   }
 
-  void run_node(Stop& at) {
+  void run_node(NodeState& at) {
     Node& node = *at.node;
     bool any = false;
     for (const Node::Hook& hook : node.hooks) {
@@ -251,14 +253,14 @@ class Backward final : public Run {
     for (std::size_t i = 0; i < node.edges.size(); ++i) {
       const std::int32_t to = target(at, i);
       if (to < 0) continue;
-      if (i < gradients.size() && gradients[i].defined() && stop(to).useful)
+      if (i < gradients.size() && gradients[i].defined() && state(to).useful)
         receive(to, node.edges[i].output, fit(node, i, std::move(gradients[i])));
-      --stop(to).pending;
-      settle(to);
+      --state(to).pending;
+      mark_ready(to);
     }
   }
 
-  Gradients gradients_of(Node& node, Stop& at) {
+  Gradients gradients_of(Node& node, NodeState& at) {
     LOCKSTEP_CHECK(!node.released(),
                    "backward: {} was already run backward and its saved tensors are gone; pass "
                    ".retain_graph = true the first time",
@@ -266,7 +268,7 @@ class Backward final : public Run {
     std::uint64_t wanted = 0;
     for (std::size_t i = 0; i < node.edges.size() && i < 64; ++i) {
       const std::int32_t to = target(at, i);
-      wanted |= std::uint64_t{to >= 0 && stop(to).useful} << i;
+      wanted |= std::uint64_t{to >= 0 && state(to).useful} << i;
     }
     try {
       const NodeContext context(node);
@@ -284,7 +286,7 @@ class Backward final : public Run {
     }
   }
 
-  // The gradient with the dtype of what it belongs to; a wrong shape is an error of the operation.
+  // The gradient in the dtype of the input that it belongs to. Throws InvalidArgument for a wrong shape.
   static Tensor fit(const Node& node, std::size_t input, Tensor gradient) {
     const Edge& edge = node.edges[input];
     const Shape& shape = edge.node ? edge.node->outputs[edge.output].shape : edge.leaf.shape();
@@ -316,19 +318,19 @@ class Backward final : public Run {
     bool operator<(const Ready& other) const { return sequence < other.sequence; }
   };
   void push_ready(std::int32_t index) {
-    ready_.push_back({stop(index).node->sequence, index});
+    ready_.push_back({state(index).node->sequence, index});
     std::push_heap(ready_.begin(), ready_.end());
   }
-  Stop& pop_ready() {
+  NodeState& pop_ready() {
     std::pop_heap(ready_.begin(), ready_.end());
     const std::int32_t index = ready_.back().index;
     ready_.pop_back();
-    return stop(index);
+    return state(index);
   }
 
   const BackwardRequest& request_;
-  StopIndex index_;
-  SmallVector<Stop, 10> stops_;
+  StateIndex index_;
+  SmallVector<NodeState, 10> states_;
   SmallVector<std::int32_t, 24> targets_;
   SmallVector<std::int32_t, 8> unexplored_;
   SmallVector<std::int32_t, 2> roots_;

@@ -8,6 +8,7 @@
 #include "lockstep/base/check_internal.h"
 #include "lockstep/nn/initial_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
+#include "lockstep/tensor/random/random.h"
 #include "lockstep/tensor/random/random_ops_internal.h"
 
 namespace lockstep::nn {

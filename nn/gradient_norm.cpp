@@ -2,9 +2,8 @@
 
 #include <bit>
 
-#include "lockstep/tensor/half_dtypes_internal.h"
 #include "lockstep/tensor/ops/line_squares_internal.h"
-#include "lockstep/tensor/ops/ops_internal.h"
+#include "lockstep/tensor/ops/wrappers_internal.h"
 
 namespace lockstep::nn {
 
@@ -26,8 +25,9 @@ double TreeSum::total() const {
 
 namespace {
 
-// Adds `count` nodes of one level, the first of them number `index` of its level. Level by level, which is faster than
-// TreeSum::add for each; a node without a sibling here goes to the tree, those at the end in reverse order.
+// Adds `count` nodes of one level, the first of them number `index` of its level. Works level by level, which is faster
+// than TreeSum::add for each node. Nodes without a sibling among them are added to the tree: those at the beginning
+// immediately, those at the end last, the highest level first.
 void add_all(TreeSum& tree, double* sums, std::int64_t index, std::int64_t count, int level) {
   TreeNode ends[64];
   int end_count = 0;
@@ -60,7 +60,7 @@ std::vector<TreeNode> nodes_of(const Lines& lines) {
 
 TreeSum sum_of_squares(const Tensor& gradient, std::int64_t first_line) {
   constexpr int kBlockLevel = std::countr_zero(static_cast<std::uint64_t>(kBlockLines));
-  const Tensor x = raw::contiguous(is_half(gradient.dtype()) ? raw::to(gradient, kFloat32) : gradient);
+  const Tensor x = raw::contiguous(raw::widened(gradient));
   const auto [before, blocks, after] = raw::cut_lines(x, first_line);
   const Tensor sums = raw::to(raw::line_squares(x, first_line), Device());
   auto* next = static_cast<double*>(sums.raw_data());

@@ -45,7 +45,7 @@ for file in "${changed[@]}"; do
     .ci/*) text[background]=yes ;;
   esac
 done
-texts=(layering header_budget doc_links words process_state object_layering definitions api_reference "${!text[@]}")
+texts=(layering circles header_budget doc_links words process_state object_layering definitions api_reference "${!text[@]}")
 
 # Those of the programs that a build folder has.
 programs() {  # folder module...

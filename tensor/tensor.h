@@ -70,7 +70,8 @@ class HookHandle {
   Callback<void()> remove_;
 };
 
-/// The state behind a handle. Geometry never changes after construction.
+/// The state behind a handle. `shape` and `numel` never change; `Module::to`, and sharded training, replace the storage of
+/// a parameter's tensor and the members that describe its elements.
 struct TensorImpl final : RefCounted<TensorImpl>, SmallObject {
   /// `offset`: of the first element in the storage, in bytes.
   TensorImpl(Ref<Storage> storage, std::int64_t offset, const Shape& shape, const Strides& strides, DType dtype);

@@ -48,9 +48,9 @@ Tensor apply(Pointwise op, const Tensor& x, const PointwiseParams& params = {}) 
 
 }  // namespace
 
-#define POINTWISE(name, functor, low, high) \
+#define POINTWISE(name, ...) \
   Tensor name(const Tensor& x) { return apply(Pointwise::name, x); }
-#define POINTWISE_WITH_PARAMETERS(name, functor, low, high)
+#define POINTWISE_WITH_PARAMETERS(...)
 #include "lockstep/tensor/ops/pointwise.def"
 #undef POINTWISE
 

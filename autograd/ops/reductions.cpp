@@ -65,7 +65,7 @@ Tensor extreme(const char* name, Tensor out, const Tensor& x, const Shape& dims)
   });
 }
 
-// The same with a gradient for NaN: if the result is NaN, all NaN elements share the gradient.
+// Like extreme, but NaN has a gradient: if the result is NaN, all NaN elements share the gradient.
 Tensor extreme_or_nan(const char* name, Tensor out, const Tensor& x, const Shape& dims) {
   return record(name, std::move(out), {x}, [x = Saved(x), dims](const Tensor& grad, const Needs&, const Tensor& out) {
     const Tensor chosen = (*x == spread(out, x->shape(), dims)) + (*x != *x);
@@ -188,8 +188,8 @@ Tensor count_nonzero(const Tensor& x, const Shape& dims) {
   return named("count_nonzero", [&] { return raw::sum(x != 0, dims); });
 }
 
-// Halves are multiplied until one element is left. The gradient, that of the products, divides by no element, so
-// zeros need no special case.
+// Multiplies the first half of the elements by the second until one element is left. The gradient follows from these
+// products. It divides by no element, so zeros need no special case.
 Tensor prod(const Tensor& x, std::int64_t dim, bool keepdim) {
   if (is_half(x.dtype())) return rounded_result(prod(in_f32(x), dim, keepdim), x.dtype());
   if (!x.is_floating_point() && x.dtype() != kInt64) return prod(x.to(kInt64), dim, keepdim);

@@ -10,8 +10,11 @@
 namespace lockstep::nn {
 namespace {
 
-Tensor reduced(const Tensor& losses, Reduction reduction) {
-  return reduction == Reduction::kMean ? mean(losses) : reduction == Reduction::kSum ? sum(losses) : losses;
+// The loss of operands of `dtype`. The losses of the samples are f32 if `dtype` is f16 or bf16.
+Tensor reduced(Tensor losses, Reduction reduction, DType dtype) {
+  if (reduction == Reduction::kMean) losses = mean(losses);
+  if (reduction == Reduction::kSum) losses = sum(losses);
+  return rounded_result(losses, dtype);
 }
 
 // Throws unless all operands are floating point, of one dtype and device.
@@ -44,12 +47,12 @@ Tensor smooth_l1_loss(const Tensor& x, const Tensor& target, const SmoothL1LossO
   LOCKSTEP_CHECK(options.beta >= 0, "smooth_l1_loss: beta is {}, expected 0 or more", options.beta);
   if (options.beta == 0) return l1_loss(x, target, {.reduction = options.reduction});
   const Tensor losses = huber("smooth_l1_loss", x, target, options.beta) * (1 / options.beta);
-  return rounded_result(reduced(losses, options.reduction), x.dtype());
+  return reduced(losses, options.reduction, x.dtype());
 }
 
 Tensor huber_loss(const Tensor& x, const Tensor& target, const HuberLossOptions& options) {
   LOCKSTEP_CHECK(options.delta > 0, "huber_loss: delta is {}, expected a number above 0", options.delta);
-  return rounded_result(reduced(huber("huber_loss", x, target, options.delta), options.reduction), x.dtype());
+  return reduced(huber("huber_loss", x, target, options.delta), options.reduction, x.dtype());
 }
 
 Tensor kl_div(const Tensor& x, const Tensor& target, const KLDivLossOptions& options) {
@@ -82,7 +85,7 @@ Tensor triplet_margin_loss(const Tensor& anchor, const Tensor& positive, const T
   Tensor away = distance(anchor, negative);
   if (options.swap) away = minimum(away, distance(positive, negative));
   const Tensor losses = relu(distance(anchor, positive) - away + options.margin);
-  return rounded_result(reduced(losses, options.reduction), anchor.dtype());
+  return reduced(losses, options.reduction, anchor.dtype());
 }
 
 Tensor cosine_embedding_loss(const Tensor& a, const Tensor& b, const Tensor& target,
@@ -96,7 +99,7 @@ Tensor cosine_embedding_loss(const Tensor& a, const Tensor& b, const Tensor& tar
   constexpr double kEps = 1e-12;
   const Tensor sizes = (sum(x * x, {-1}) + kEps) * (sum(y * y, {-1}) + kEps), cosine = sum(x * y, {-1}) * rsqrt(sizes);
   const Tensor losses = where(target == 1, 1 - cosine, 0.0) + where(target == -1, relu(cosine - options.margin), 0.0);
-  return rounded_result(reduced(losses, options.reduction), a.dtype());
+  return reduced(losses, options.reduction, a.dtype());
 }
 
 }  // namespace lockstep::nn

@@ -6,12 +6,9 @@
 
 #include "lockstep/base/check_internal.h"
 #include "lockstep/optim/checkpoint_internal.h"
-#include "lockstep/parallel/checkpoint/agreement_internal.h"
 #include "lockstep/parallel/checkpoint/group_file_internal.h"
-#include "lockstep/parallel/checkpoint/model_state_internal.h"
-#include "lockstep/parallel/replicated/data_parallel.h"
-#include "lockstep/parallel/replicated/distributed.h"
-#include "lockstep/parallel/replicated/gradient_accumulation.h"
+#include "lockstep/parallel/step/agreement_internal.h"
+#include "lockstep/parallel/step/model_state_internal.h"
 #include "lockstep/parallel/step/random_state.h"
 #include "lockstep/tensor/ops/ops_internal.h"
 
@@ -20,28 +17,6 @@ namespace lockstep::parallel {
 namespace safetensors = nn::safetensors;
 
 namespace {
-
-// A module of which every rank has the whole state. Rank 0 saves it.
-class ReplicatedState final : public ModelState {
- public:
-  ReplicatedState(nn::Module& module, ProcessGroup* group) : module_(module), group_(group) {}
-  ProcessGroup* group() const override { return group_; }
-  std::vector<StatePart> parts() const override {
-    std::vector<StatePart> parts;
-    for (const auto& [name, tensor] : module_.state_dict())
-      parts.push_back({.name = name,
-                       .part = tensor,
-                       .shape = tensor.shape(),
-                       .place = TensorPart::whole(tensor.shape()),
-                       .is_saved = !group_ || group_->rank() == 0});
-    return parts;
-  }
-  optim::NamedParameters parameters() const override { return module_.named_parameters(); }
-
- private:
-  nn::Module& module_;
-  ProcessGroup* group_;
-};
 
 // The model's parts, and how they lie in whole tensors, for a call of save_checkpoint or load_checkpoint.
 struct View {
@@ -120,13 +95,6 @@ ModelState& state_of(const char* op, const CheckpointParts& parts) {
 }
 
 }  // namespace
-
-CheckpointModel::CheckpointModel(GradientAccumulation* run)
-    : state_(run ? std::make_shared<ReplicatedState>(run->module(), nullptr) : nullptr) {}
-CheckpointModel::CheckpointModel(DataParallel* run)
-    : state_(run ? std::make_shared<ReplicatedState>(run->module(), nullptr) : nullptr) {}
-CheckpointModel::CheckpointModel(DistributedDataParallel* run)
-    : state_(run ? std::make_shared<ReplicatedState>(run->module(), &run->group()) : nullptr) {}
 
 void save_checkpoint(const std::string& path, const CheckpointParts& parts) {
   const ModelState& state = state_of("save_checkpoint", parts);

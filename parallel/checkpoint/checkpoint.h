@@ -10,28 +10,24 @@
 
 #include <memory>
 #include <string>
+#include <type_traits>
+#include <utility>
 
 #include "lockstep/nn/files/safetensors.h"
 #include "lockstep/nn/files/state_dict.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/optim/schedulers.h"
+#include "lockstep/parallel/step/step.h"
 
 namespace lockstep::parallel {
-
-class DataParallel;
-class DistributedDataParallel;
-class GradientAccumulation;
-class ModelState;
-class ShardedDataParallel;
 
 /// The model of a checkpoint: a pointer to an object of any training mode, valid during the call.
 class CheckpointModel {
  public:
   CheckpointModel() = default;
-  CheckpointModel(GradientAccumulation* run);     // NOLINT: implicit, for {.model = &run}
-  CheckpointModel(DataParallel* run);             // NOLINT
-  CheckpointModel(DistributedDataParallel* run);  // NOLINT
-  CheckpointModel(ShardedDataParallel* run);      // NOLINT
+  template <class Mode>
+  CheckpointModel(Mode* run)  // NOLINT: implicit, for {.model = &run}
+      requires std::is_base_of_v<TrainingStep<Mode>, Mode> : state_(run ? run->model_state() : nullptr) {}
   CheckpointModel(std::shared_ptr<ModelState> state) : state_(std::move(state)) {}  // NOLINT: not for users
 
   ModelState* state() const { return state_.get(); }  ///< not for users

@@ -7,7 +7,7 @@
 
 #include "lockstep/base/check_internal.h"
 #include "lockstep/nn/hash_internal.h"
-#include "lockstep/parallel/checkpoint/agreement_internal.h"
+#include "lockstep/parallel/step/agreement_internal.h"
 
 namespace lockstep::parallel {
 

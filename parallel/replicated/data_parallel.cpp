@@ -4,7 +4,6 @@
 
 #include "lockstep/autograd/ops/functions.h"
 #include "lockstep/base/check_internal.h"
-#include "lockstep/nn/utilities.h"
 #include "lockstep/parallel/replicated/replicas/forward_pass_internal.h"
 #include "lockstep/parallel/replicated/replicas/gradient_sums_internal.h"
 #include "lockstep/parallel/step/micro_batch_loop_internal.h"
@@ -24,6 +23,8 @@ struct DataParallel::State {
   Batch send_rows(const Batch& batch, RowRange rows, int replica);
   Tensor fetch(const Tensor& output, int replica);
   Tensor forward(const Batch& inputs, FunctionRef<Tensor(const Batch& rows)> forward);
+  MicroBatchPlan plan(const Batch& batch) const;
+  Tensor mean_loss(const std::vector<Tensor>& losses, const StepScale& scale);
   void add_gradients(const std::vector<std::vector<Tensor>>& leaves, const StepScale& scale);
 
   nn::Module& module;
@@ -57,9 +58,8 @@ DataParallel::DataParallel(nn::Module& module, std::vector<Device> devices, cons
 }
 DataParallel::~DataParallel() = default;
 
-std::vector<nn::Parameter> DataParallel::parameters() const { return state_->module.parameters(); }
 nn::Module& DataParallel::module() const { return state_->module; }
-double DataParallel::clip_grad_norm_(double max_norm) { return nn::clip_grad_norm_(parameters(), max_norm); }
+TrainingPlan DataParallel::plan() const { return replicated_plan(state_->module, 1); }
 TrafficStats& DataParallel::traffic() { return state_->traffic->stats(); }
 
 void DataParallel::State::begin_step(int running) {
@@ -137,7 +137,7 @@ Tensor DataParallel::operator()(const std::vector<Tensor>& inputs) {
 // Runs one micro-batch on each replica, all at the same time.
 class DataParallel::OnReplicas final : public MicroBatchExecutor {
  public:
-  explicit OnReplicas(State& state) : state_(state) {}
+  OnReplicas(State& state, bool recording) : state_(state), recording_(recording) {}
   // By replica and trained parameter; grad() of a leaf is the replica's gradient.
   const std::vector<std::vector<Tensor>>& leaves() const { return leaves_; }
 
@@ -149,13 +149,13 @@ class DataParallel::OnReplicas final : public MicroBatchExecutor {
     state_.begin_step(running);
     state_.replicas.run(views, [&](int replica) {
       const auto r = static_cast<std::size_t>(replica);
-      leaves_[r] = state_.enter(replica, views[r], true);
+      leaves_[r] = state_.enter(replica, views[r], recording_);
       newest_[r] = autograd::newest_sequence();
       body(replica);
     });
   }
-  Batch select(const Batch& batch, RowRange samples, int replica) override {
-    return state_.send_rows(batch, samples, replica);
+  Tensor forward(int replica, const Batch& batch, RowRange samples, MicroBatchLoss loss_fn) override {
+    return loss_fn(state_.send_rows(batch, samples, replica));
   }
   void backward(int replica, const Tensor& loss, std::int64_t weight) override {
     const auto r = static_cast<std::size_t>(replica);
@@ -169,26 +169,45 @@ class DataParallel::OnReplicas final : public MicroBatchExecutor {
 
  private:
   State& state_;
+  bool recording_;
   std::vector<std::vector<Tensor>> leaves_;
   std::vector<std::uint64_t> newest_;  // by replica: the newest operation before its forward
 };
 
-Tensor DataParallel::run(const Batch& batch, MicroBatchLoss loss_fn) {
-  State& state = *state_;
-  const MicroBatchPlan plan{.op = "DataParallel",
-                            .samples = rows_of("DataParallel", batch),
-                            .micro_batches = state.replicas.size(),
-                            .weighting = state.options.weighting};
-  const StepScale scale = plan.scale();
-  OnReplicas executor(state);
-  std::vector<Tensor> losses;
-  run_micro_batches(plan, batch, loss_fn, executor, losses);
-  state.add_gradients(executor.leaves(), scale);
+MicroBatchPlan DataParallel::State::plan(const Batch& batch) const {
+  return {.op = "DataParallel",
+          .samples = rows_of("DataParallel", batch),
+          .micro_batches = replicas.size(),
+          .weighting = options.weighting};
+}
+
+Tensor DataParallel::State::mean_loss(const std::vector<Tensor>& losses, const StepScale& scale) {
   const TraceTime begin = TraceTime::now();
   const Tensor loss = combine_losses(losses, scale);
-  for (int r = 1; r < plan.running(); ++r)
-    state.traffic->add(r, 0, Phase::kOutputs, bytes_of(losses[static_cast<std::size_t>(r)]), begin);
+  for (std::size_t r = 1; r < losses.size(); ++r)
+    traffic->add(static_cast<int>(r), 0, Phase::kOutputs, bytes_of(losses[r]), begin);
   return loss;
+}
+
+Tensor DataParallel::run(const Batch& batch, MicroBatchLoss loss_fn) {
+  State& state = *state_;
+  const MicroBatchPlan plan = state.plan(batch);
+  const StepScale scale = plan.scale();
+  OnReplicas executor(state, /*recording=*/true);
+  std::vector<Tensor> losses;
+  MicroBatchStep(plan, batch, loss_fn, executor, losses).run();
+  state.add_gradients(executor.leaves(), scale);
+  return state.mean_loss(losses, scale);
+}
+
+Tensor DataParallel::run_evaluation(const Batch& batch, MicroBatchLoss loss_fn) {
+  MicroBatchPlan plan = state_->plan(batch);
+  plan.evaluates = true;
+  const StepScale scale = plan.scale();
+  OnReplicas executor(*state_, /*recording=*/false);
+  std::vector<Tensor> losses;
+  MicroBatchStep(plan, batch, loss_fn, executor, losses).run();
+  return state_->mean_loss(losses, scale);
 }
 
 // Adds the sums over the replicas to the parameters' gradients by a backward of one operation, so that bucket views

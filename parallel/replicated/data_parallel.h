@@ -43,20 +43,19 @@ class DataParallel : public TrainingStep<DataParallel> {
   Tensor operator()(const Tensor& x);
   /// Calls the module's forward_inputs. Throws InvalidArgument if the inputs have different numbers of samples.
   Tensor operator()(const std::vector<Tensor>& inputs);
-  std::vector<nn::Parameter> parameters() const;  ///< the module's
-  nn::Module& module() const;                     ///< the module that was passed to the constructor
-  /// nn::clip_grad_norm_ of the parameters. Returns the norm before.
-  double clip_grad_norm_(double max_norm);
+  nn::Module& module() const;  ///< the module that was passed to the constructor
 
   /// The traffic between devices. `from` and `to` are positions in `devices`; devices.size() stands for every other
   /// device (an output device, or the device of the inputs).
   TrafficStats& traffic();
+  TrainingPlan plan() const;  ///< memory on the first device
   // backward(x, y, loss_fn): see step.h. Forward, loss and backward of a replica run on its own thread,
   // those of the first one on the calling thread.
 
  private:
   friend class TrainingStep<DataParallel>;
   Tensor run(const Batch& batch, MicroBatchLoss loss_fn);
+  Tensor run_evaluation(const Batch& batch, MicroBatchLoss loss_fn);
   struct State;
   class OnReplicas;
   std::unique_ptr<State> state_;

@@ -15,14 +15,12 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "lockstep/nn/module.h"
 #include "lockstep/parallel/comm/process_group.h"
 #include "lockstep/parallel/replicated/comm_hooks.h"
 #include "lockstep/parallel/step/join_options.h"
-#include "lockstep/parallel/step/stats.h"
 #include "lockstep/parallel/step/step.h"
 
 namespace lockstep::parallel {
@@ -37,6 +35,8 @@ struct DistributedDataParallelOptions {
   Weighting weighting = Weighting::kEqual;  ///< of ranks' and micro-batches' samples; for backward(x, y, loss_fn) only
   int check_every = 0;                      ///< number of steps between comparisons of all ranks' parameters; 0: never
 };
+
+using DistributedDataParallelStats = TrainingStats;  ///< what stats() returns
 
 /// Trains one replica of a model in each process and keeps the replicas equal.
 class DistributedDataParallel : public TrainingStep<DistributedDataParallel> {
@@ -53,26 +53,12 @@ class DistributedDataParallel : public TrainingStep<DistributedDataParallel> {
   /// DataParallel replica.
   Tensor operator()(const Tensor& x);
   Tensor operator()(const std::vector<Tensor>& inputs);  ///< the module's forward_inputs
-  std::vector<nn::Parameter> parameters() const;         ///< the module's
   nn::Module& module() const;                            ///< the module that was passed to the constructor
-  /// nn::clip_grad_norm_ of the parameters, which gives all ranks the same norm. Returns the norm before.
-  double clip_grad_norm_(double max_norm);
-  ProcessGroup& group() const;  ///< the group that was passed to the constructor
+  std::shared_ptr<ProcessGroup> group() const;  ///< the group that was passed to the constructor, or a duplicate
 
   /// While the guard lives, backward accumulates this rank's gradients without communication. The first backward after
   /// the guard reduces the accumulated gradients. The guard applies to backward, wherever forward ran.
-  class NoSync {
-   public:
-    NoSync(NoSync&& other) noexcept : owner_(std::exchange(other.owner_, nullptr)) {}
-    NoSync& operator=(NoSync&&) = delete;
-    ~NoSync();
-
-   private:
-    friend class DistributedDataParallel;
-    explicit NoSync(DistributedDataParallel* owner) : owner_(owner) {}
-    DistributedDataParallel* owner_;
-  };
-  [[nodiscard]] NoSync no_sync();  ///< returns a guard
+  [[nodiscard]] NoSync no_sync();
 
   /// Runs `body`, the loop over this rank's batches. Ranks may have different numbers of batches, also none:
   ///
@@ -95,7 +81,9 @@ class DistributedDataParallel : public TrainingStep<DistributedDataParallel> {
   void request_stop();
   bool stop_requested() const;  ///< true if any rank had requested a stop in the last step
 
-  DistributedDataParallelStats stats() const;  ///< of this rank
+  TrainingStats stats() const;  ///< of this rank
+  TrafficStats& traffic();      ///< the group's counters
+  TrainingPlan plan() const;    ///< memory, and the traffic of the buckets, of this rank
   /// Names of the parameters that this rank did not use in the last synchronised backward.
   std::vector<std::string> unused_parameters() const;
   // backward(x, y, loss_fn): see step.h. `x` and `y` are this rank's. The returned loss is the mean over the
@@ -104,6 +92,7 @@ class DistributedDataParallel : public TrainingStep<DistributedDataParallel> {
  private:
   friend class TrainingStep<DistributedDataParallel>;
   Tensor run(const Batch& batch, MicroBatchLoss loss_fn);
+  Tensor run_evaluation(const Batch& batch, MicroBatchLoss loss_fn);
   struct State;
   std::unique_ptr<State> state_;
 };

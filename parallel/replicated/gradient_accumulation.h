@@ -29,17 +29,16 @@ class GradientAccumulation : public TrainingStep<GradientAccumulation> {
   GradientAccumulation(const GradientAccumulation&) = delete;
   GradientAccumulation& operator=(const GradientAccumulation&) = delete;
 
-  Tensor operator()(const Tensor& x) const;       ///< the module's forward, on the whole batch
-  std::vector<nn::Parameter> parameters() const;  ///< the module's
-  nn::Module& module() const;                     ///< the module that was passed to the constructor
-  /// nn::clip_grad_norm_ of the parameters. Returns the norm before.
-  double clip_grad_norm_(double max_norm);
+  Tensor operator()(const Tensor& x) const;  ///< the module's forward, on the whole batch
+  nn::Module& module() const;                ///< the module that was passed to the constructor
+  TrainingPlan plan() const;                 ///< memory
 
   // backward(x, y, loss_fn): see step.h. Adds to accumulated gradients.
 
  private:
   friend class TrainingStep<GradientAccumulation>;
   Tensor run(const Batch& batch, MicroBatchLoss loss_fn);
+  Tensor run_evaluation(const Batch& batch, MicroBatchLoss loss_fn);
   struct State;
   std::unique_ptr<State> state_;
 };

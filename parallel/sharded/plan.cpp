@@ -6,8 +6,6 @@
 namespace lockstep::parallel {
 namespace {
 
-constexpr std::int64_t kStateBuffers = 2;  // of Adam
-
 // Of all ranks together.
 struct UnitBytes {
   std::int64_t parameters = 0, trained = 0, used = 0;  // gathered parameters
@@ -30,9 +28,9 @@ UnitBytes bytes_of(const UnitLayout& unit, const optim::NamedParameters& named) 
 }  // namespace
 
 // docs/parallel.md derives the forms. n ranks, M micro-batches per rank; bytes of a unit with its padding.
-ShardedPlan ShardedDataParallel::State::plan() const {
+TrainingPlan ShardedDataParallel::State::plan() const {
   const std::int64_t n = group->size(), m = options.micro_batches_per_rank;
-  ShardedPlan plan;
+  TrainingPlan plan;
   std::int64_t largest_parameters = 0, largest_gradients = 0, sent = 0;
   for (std::size_t u = 0; u < layouts.size(); ++u) {
     const UnitBytes unit = bytes_of(layouts[u], named);
@@ -52,9 +50,9 @@ ShardedPlan ShardedDataParallel::State::plan() const {
     plan.reduce_bytes += unit.gradients / n * (n - 1);
     plan.offload_bytes += is_offloaded() ? (unit.trained + unit.gradients) / n : 0;
   }
-  for (const TrainedPiece& piece : pieces) {
+  for (const TrainedPiece& piece : gradients->pieces()) {
     const std::int64_t bytes = lockstep::parallel::bytes_of(piece.parameter.master());
-    plan.optimizer_bytes += kStateBuffers * bytes;
+    plan.optimizer_bytes += kOptimizerBuffers * bytes;
     const FlatLayout& layout = trained[piece.flat]->layout;
     if (layout.gradient != layout.master && !is_offloaded())
       plan.gradient_bytes += bytes;  // converted for the optimizer
@@ -64,7 +62,9 @@ ShardedPlan ShardedDataParallel::State::plan() const {
   if (!is_resident()) plan.unit_bytes += shared * largest_parameters;
   if (is_rotating()) plan.unit_bytes += largest_gradients;
   plan.gradient_bytes += set_bytes();
-  plan.summary_bytes = summary_bytes();
+  plan.summary_bytes =
+      all_reduce_bytes(gradients->summary_elements(), static_cast<std::int64_t>(item_size(gradients->dtype())),
+                       group->rank(), group->size());
   plan.bytes_per_step = plan.gather_bytes + plan.reduce_bytes + plan.summary_bytes;
   return plan;
 }
@@ -85,45 +85,22 @@ std::int64_t ShardedDataParallel::State::set_bytes() const {
   return bytes;
 }
 
-// The bytes that this rank sends in the all-reduce of the summary: its elements to the owners of the ranges, and its
-// own range's sums to all.
-std::int64_t ShardedDataParallel::State::summary_bytes() const {
-  const std::int64_t n = group->size(), r = group->rank(), count = summary.numel();
-  const std::int64_t own = count * (r + 1) / n - count * r / n;
-  return (count - own + own * (n - 1)) * static_cast<std::int64_t>(item_size(summary.dtype()));
-}
-
 // The values of the plan, as events at the start of a step.
 void ShardedDataParallel::State::trace_plan() const {
   if (!is_tracing()) return;
-  const ShardedPlan own = plan();
+  const TrainingPlan own = plan();
   trace_event(TraceKind::kPlan, "planned memory", TraceTime::now(), {.bytes = own.memory_bytes()});
   trace_event(TraceKind::kPlan, "planned parameters", TraceTime::now(), {.bytes = own.gather_bytes});
   trace_event(TraceKind::kPlan, "planned gradients", TraceTime::now(), {.bytes = own.reduce_bytes + own.summary_bytes});
 }
 
-ShardedPlan ShardedDataParallel::plan() const {
-  ShardedPlan plan = state_->plan();
+TrainingPlan ShardedDataParallel::plan() const {
+  TrainingPlan plan = state_->plan();
   for (std::size_t u = 0; u < state_->units.size(); ++u) {
     const UnitBytes unit = bytes_of(state_->layouts[u], state_->named);
     plan.units += fmt::format("  {:<24}{:>14}{:>14}\n", state_->units[u].name(), unit.parameters, unit.gradients);
   }
   return plan;
-}
-
-std::string ShardedPlan::to_string() const {
-  const auto line = [](const char* what, std::int64_t bytes, const char* note) {
-    return fmt::format("  {:<24}{:>14}  {}\n", what, bytes, note);
-  };
-  return "memory of this rank, bytes\n" + line("parameters", parameter_bytes, "") +
-         line("gradients", gradient_bytes, "") +
-         line("optimizer state", optimizer_bytes, "with two buffers per parameter (Adam)") +
-         line("unit buffers", unit_bytes, "") + line("padding", padding_bytes, "of all ranks' parameters") +
-         "sent by this rank in a step, bytes\n" + line("all_gather", gather_bytes, "parameters") +
-         line("reduce_scatter", reduce_bytes, "gradients") +
-         line("all_reduce", summary_bytes, "loss, used parameters") +
-         line("copied to or from cpu:0", offload_bytes, "not sent") +
-         fmt::format("units{:>35}{:>14}\n", "parameters", "gradients") + units;
 }
 
 }  // namespace lockstep::parallel

@@ -25,15 +25,12 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "lockstep/nn/module.h"
 #include "lockstep/parallel/comm/process_group.h"
 #include "lockstep/parallel/step/join_options.h"
-#include "lockstep/parallel/step/stats.h"
 #include "lockstep/parallel/step/step.h"
-#include "lockstep/tensor/tensor_part.h"
 
 namespace lockstep::parallel {
 
@@ -61,33 +58,7 @@ struct ShardedDataParallelOptions {
   int check_every = 0;  ///< number of steps between comparisons of all ranks' gathered parameters; 0: never
 };
 
-/// This rank's piece of a parameter.
-struct ShardedParameter {
-  std::string name;         ///< in the model: "blocks.0.up.weight"
-  nn::Parameter parameter;  ///< this rank's elements, in one dimension; empty if another rank has them all
-  Shape shape;              ///< of the whole parameter
-  std::int64_t first = 0;   ///< part.at(0): the piece's first element in the whole parameter, row-major
-  TensorPart part = {};     ///< which elements of the whole parameter these are
-};
-
-/// Memory and traffic of one rank in bytes, known before the first step.
-struct ShardedPlan {
-  std::int64_t parameter_bytes = 0;  ///< parameters that are always in memory
-  std::int64_t gradient_bytes = 0;   ///< gradients that are always in memory, and the sets of several micro-batches
-  std::int64_t optimizer_bytes = 0;  ///< state of an optimizer with two buffers per parameter (Adam)
-  std::int64_t unit_bytes = 0;       ///< buffers that units share in turn
-  std::int64_t padding_bytes = 0;    ///< of parameters, over all ranks: gaps and padding of the flat buffers
-  std::int64_t bytes_per_step = 0;   ///< sent by this rank, without clipping and module buffers
-  std::int64_t gather_bytes = 0;     ///< of these, by all-gathers of parameters
-  std::int64_t reduce_bytes = 0;     ///< of these, by reduce-scatters of gradients
-  std::int64_t summary_bytes = 0;    ///< of these, by the all-reduce of the step's summary
-  std::int64_t offload_bytes = 0;    ///< copied between device and host in a step; not sent
-  std::string units = {};            ///< one line per unit
-
-  /// The sum of the first four.
-  std::int64_t memory_bytes() const { return parameter_bytes + gradient_bytes + optimizer_bytes + unit_bytes; }
-  std::string to_string() const;  ///< a table
-};
+using ShardedPlan = TrainingPlan;  ///< what plan() returns
 
 /// Trains a model of which each rank keeps a part.
 class ShardedDataParallel : public TrainingStep<ShardedDataParallel> {
@@ -112,6 +83,7 @@ class ShardedDataParallel : public TrainingStep<ShardedDataParallel> {
   Tensor operator()(const Tensor& x);
   Tensor operator()(const std::vector<Tensor>& inputs);  ///< the module's forward_inputs
   nn::Module& module() const;                            ///< the module that was passed to the constructor
+  std::shared_ptr<ProcessGroup> group() const;           ///< the group that was passed to the constructor
   /// This rank's pieces of all parameters, for an optimizer, in the order of the model. A piece may be empty. Pieces
   /// of frozen parameters get no gradient.
   std::vector<nn::Parameter> parameters() const;
@@ -141,25 +113,15 @@ class ShardedDataParallel : public TrainingStep<ShardedDataParallel> {
 
   /// While the guard exists, backward accumulates this rank's gradients without reducing them, which needs memory for
   /// the gradients of the whole model. The first backward after the guard also reduces the accumulated gradients.
-  class NoSync {
-   public:
-    NoSync(NoSync&& other) noexcept : owner_(std::exchange(other.owner_, nullptr)) {}
-    NoSync& operator=(NoSync&&) = delete;
-    ~NoSync();
-
-   private:
-    friend class ShardedDataParallel;
-    explicit NoSync(ShardedDataParallel* owner) : owner_(owner) {}
-    ShardedDataParallel* owner_;
-  };
-  [[nodiscard]] NoSync no_sync();  ///< returns a guard
+  [[nodiscard]] NoSync no_sync();
 
   /// See DistributedDataParallel::request_stop.
   void request_stop();
   bool stop_requested() const;  ///< true if any rank requested a stop in the last step
 
-  ShardedPlan plan() const;                            ///< memory and traffic of this rank
-  DistributedDataParallelStats stats() const;          ///< of the reduce-scatters; a bucket is a unit
+  TrainingPlan plan() const;                           ///< memory and traffic of this rank
+  TrafficStats& traffic();                             ///< the group's counters
+  TrainingStats stats() const;                         ///< of the reduce-scatters; a bucket is a unit
   std::vector<std::string> unused_parameters() const;  ///< not used by this rank in the last synchronised backward
 
  private:
@@ -167,6 +129,8 @@ class ShardedDataParallel : public TrainingStep<ShardedDataParallel> {
   friend class CheckpointModel;
   friend class ShardedAccessSupplier;
   Tensor run(const Batch& batch, MicroBatchLoss loss_fn);
+  Tensor run_evaluation(const Batch& batch, MicroBatchLoss loss_fn);
+  std::shared_ptr<ModelState> model_state();
   struct State;
   std::unique_ptr<State> state_;
 };

@@ -3,7 +3,6 @@
 #include "lockstep/base/check_internal.h"
 #include "lockstep/parallel/sharded/sharded_access_internal.h"
 #include "lockstep/parallel/sharded/sharded_state_internal.h"
-#include "lockstep/parallel/step/step_failure_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
 #include "lockstep/tensor/random/random.h"
 
@@ -14,48 +13,54 @@ constexpr MicroBatchPlan kPlan = {.op = "ShardedDataParallel", .samples = 1, .mi
 
 }  // namespace
 
-// Owned by the graph of the result, and by the backward while it runs.
+// Owned by the graph of the result, and by the backward while it runs. Its states, in order:
+//
+//   forward   operator() runs, once or several times; the parameters may not change
+//   backward  a gradient has reached a result or a parameter; outside no_sync there is a ReducedStep
+//   ending    the backward has reached a parameter, and ends the step when it ends
+//   over
 class ShardedDataParallel::State::Call {
  public:
-  explicit Call(State& state)
-      : access_(state.access), of_pieces_(state.parameters_of_pieces()), trained_(state.micro_batches.parameters()) {
-    local_.emplace(trained_);
-    // Gradients that the user may still set to zero leave the memory that this step uses.
-    for (const nn::Parameter& piece : of_pieces_) {
-      if (piece.master().grad().defined()) piece.master().set_grad(raw::clone(piece.master().grad()));
-    }
-    state.begin_step(kPlan, *local_);
-    state.micro_batches.sets().begin(0, 1);
-    state.begin_gathers();
-    version_ = version_of(state);
+  explicit Call(State& state) : access_(state.access), version_(version_of(state)) {
+    state.begin_step();
+    state.begin_micro_batches();
   }
   ~Call() { end(); }
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
 
-  bool has_backward() const { return earlier_.has_value(); }
+  bool is_in_forward() const { return phase_ == Phase::kForward; }
   // Whether a backward runs that will end the step.
-  bool is_ending() const { return has_run_; }
+  bool is_ending() const { return phase_ == Phase::kEnding; }
   // Whether the parameters were changed since the step began.
   bool is_stale() const { return version_ != version_of(*access_->state); }
   // Backward has reached the result, or a parameter.
   void begin_backward() {
     LOCKSTEP_CHECK(access_->state, "ShardedDataParallel: backward after the ShardedDataParallel was destroyed");
     LOCKSTEP_CHECK(
-        is_open_,
+        phase_ != Phase::kOver,
         "ShardedDataParallel: a second backward in a step that is over; add the losses and call backward once");
-    if (has_backward()) return;
+    if (!is_in_forward()) return;
     LOCKSTEP_CHECK(!is_stale(),
                    "ShardedDataParallel: parameters were changed between operator() and its backward; call the "
                    "optimizer's step() after backward");
     State& state = *access_->state;
-    earlier_.emplace(of_pieces_);
+    phase_ = Phase::kBackward;
+    means_.emplace(state.with_means());
+    own_.emplace(state.with_own());
+    state.micro_batches.sets().begin(0, 1);
+    if (state.local_depth == 0) {
+      StepInputs of_step = state.inputs({.samples = kPlan.samples});
+      of_step.sets = &state.micro_batches.sets();
+      of_step.accumulated = &*own_;
+      step_.emplace(*state.gradients, of_step, state.step);
+    }
     state.gathers->begin_backward();
-    state.reducing = state.local_depth == 0;
   }
   // The step ends with the backward, also after an exception.
   static void end_with(const std::shared_ptr<Call>& call, autograd::Run& run) {
-    if (std::exchange(call->has_run_, true)) return;
+    if (call->is_ending()) return;
+    call->phase_ = Phase::kEnding;
     const std::shared_ptr<Call> ending(call.get(), [call](Call* ended) { ended->end(); });
     run.at_end([ending] { ending->finish(); });
     run.at_error([access = call->access_](const std::exception& error) {
@@ -63,18 +68,22 @@ class ShardedDataParallel::State::Call {
     });
   }
   void end() {
-    if (!std::exchange(is_open_, false)) return;
+    if (phase_ == Phase::kOver) return;
+    const bool is_partial = !is_in_forward() && !is_done_;
+    phase_ = Phase::kOver;
+    step_.reset();
     if (State* const state = access_->state) {
       state->gathers->end_step();
-      state->reset_step();
-      if (has_backward() && !is_done_) state->drop_gradients();
+      if (is_partial) state->drop_partial_gradients();
       state->call.reset();
     }
-    earlier_.reset();  // restores gradients that the step has not taken
-    local_.reset();
+    means_.reset();  // restores gradients that the step has not taken
+    own_.reset();
   }
 
  private:
+  enum class Phase : std::uint8_t { kForward, kBackward, kEnding, kOver };
+
   static std::uint64_t version_of(const State& state) {
     std::uint64_t sum = 0;
     for (const FlatParameters* flat : state.trained) sum += flat->master.impl().storage->version();
@@ -84,21 +93,23 @@ class ShardedDataParallel::State::Call {
     State& state = *access_->state;
     state.gathers->end_backward();
     state.gathers->end_step();
-    if (state.reducing) {
-      state.finish_step(kPlan, {}, *local_);
-      earlier_->add_back();
+    if (step_) {
+      state.finish_step();
+      own_->forget();
+      means_->add_back();
     } else {
-      state.finish_local(kPlan, *local_);
+      state.finish_local(kPlan, *own_);
     }
     is_done_ = true;
   }
 
   std::shared_ptr<ShardedAccessSupplier> access_;
-  std::vector<nn::Parameter> of_pieces_, trained_;
-  std::optional<AccumulatedGradients> local_;    // of steps in no_sync
-  std::optional<AccumulatedGradients> earlier_;  // of the pieces, since backward began
-  std::uint64_t version_ = 0;                    // of the parameters
-  bool is_open_ = true, has_run_ = false, is_done_ = false;
+  std::uint64_t version_;                      // of the parameters
+  std::optional<AccumulatedGradients> means_;  // of the pieces
+  std::optional<AccumulatedGradients> own_;    // of steps in no_sync
+  std::optional<ReducedStep> step_;
+  Phase phase_ = Phase::kForward;
+  bool is_done_ = false;
 };
 
 Tensor ShardedDataParallel::State::forward(FunctionRef<Tensor()> run_module) {
@@ -109,7 +120,7 @@ Tensor ShardedDataParallel::State::begin_call(FunctionRef<Tensor()> run_module) 
   end_failed_call();
   std::shared_ptr<Call> open = call.lock();
   if (!open) {
-    check_usable();
+    prepare();
     LOCKSTEP_CHECK(!joining, "ShardedDataParallel: operator() inside join; call backward(x, y, loss_fn)");
     LOCKSTEP_CHECK(options.micro_batches_per_rank == 1 && options.weighting == Weighting::kEqual,
                    "ShardedDataParallel: operator() with {} micro-batches per rank{}; call backward(x, y, loss_fn)",
@@ -119,7 +130,7 @@ Tensor ShardedDataParallel::State::begin_call(FunctionRef<Tensor()> run_module) 
     call = open;
     gathers->begin_forward();
   }
-  LOCKSTEP_CHECK(!open->has_backward(), "ShardedDataParallel: operator() inside backward");
+  LOCKSTEP_CHECK(open->is_in_forward(), "ShardedDataParallel: operator() inside backward");
   const random::MicroBatchGuard micro_batch(group->rank());
   const Tensor y = run_module();
   gathers->end_forward();
@@ -134,16 +145,11 @@ void ShardedDataParallel::State::begin_backward_of_call() {
   if (const std::shared_ptr<Call> open = call.lock()) open->begin_backward();
 }
 
-// The leaf hook of a parameter, in a backward that the user called.
-void ShardedDataParallel::State::enter_call(autograd::Run& run) {
+void ShardedDataParallel::State::end_call_with(autograd::Run& run) {
   const std::shared_ptr<Call> open = call.lock();
   if (!open) return;
   open->begin_backward();
   Call::end_with(open, run);
-}
-
-void ShardedDataParallel::State::end_failed_step(const std::exception& error) {
-  failures.tell({group.get(), reductions.get()}, "ShardedDataParallel", error);
 }
 
 void ShardedDataParallel::State::end_call() {
@@ -154,7 +160,7 @@ void ShardedDataParallel::State::end_call() {
 // has changed.
 void ShardedDataParallel::State::end_failed_call() {
   const std::shared_ptr<Call> open = call.lock();
-  if (open && !open->is_ending() && (open->has_backward() || open->is_stale())) open->end();
+  if (open && !open->is_ending() && (!open->is_in_forward() || open->is_stale())) open->end();
 }
 
 Tensor ShardedDataParallel::operator()(const Tensor& x) {

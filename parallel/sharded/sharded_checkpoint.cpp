@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "lockstep/base/check_internal.h"
-#include "lockstep/parallel/checkpoint/checkpoint.h"
 #include "lockstep/parallel/sharded/sharded_state_internal.h"
 
 namespace lockstep::parallel {
@@ -51,7 +50,7 @@ void ShardedDataParallel::State::after_load() {
   }
 }
 
-CheckpointModel::CheckpointModel(ShardedDataParallel* run) {
+std::shared_ptr<ModelState> ShardedDataParallel::model_state() {
   class ShardedState final : public ModelState {
    public:
     explicit ShardedState(ShardedDataParallel& run, ShardedDataParallel::State& state) : run_(run), state_(state) {}
@@ -68,7 +67,7 @@ CheckpointModel::CheckpointModel(ShardedDataParallel* run) {
     ShardedDataParallel& run_;
     ShardedDataParallel::State& state_;
   };
-  if (run) state_ = std::make_shared<ShardedState>(*run, *run->state_);
+  return std::make_shared<ShardedState>(*this, *state_);
 }
 
 }  // namespace lockstep::parallel

@@ -17,8 +17,8 @@ namespace {
 
 class ShardedNorm {
  public:
-  ShardedNorm(ProcessGroup& group, const std::vector<TrainedPiece>& pieces, const UnitGradients& gradients)
-      : group_(group), pieces_(pieces), gradients_(gradients) {}
+  ShardedNorm(ProcessGroup& group, const UnitGradients& gradients)
+      : group_(group), pieces_(gradients.pieces()), gradients_(gradients) {}
 
   double compute() {
     std::vector<double> own;
@@ -88,14 +88,13 @@ class ShardedNorm {
 
 }  // namespace
 
-double clip_pieces(ProcessGroup& group, const std::vector<TrainedPiece>& pieces, const UnitGradients& gradients,
-                   double max_norm) {
+double clip_pieces(ProcessGroup& group, const UnitGradients& gradients, double max_norm) {
   LOCKSTEP_CHECK(max_norm >= 0, "clip_grad_norm_: max_norm is {}, expected 0 or more", max_norm);
   const NoGradGuard no_grad;
-  const double norm = ShardedNorm(group, pieces, gradients).compute();
+  const double norm = ShardedNorm(group, gradients).compute();
   const double factor = max_norm / (norm + 1e-6);
   if (factor >= 1) return norm;  // a NaN factor is applied, and makes every gradient NaN
-  for (const TrainedPiece& piece : pieces) {
+  for (const TrainedPiece& piece : gradients.pieces()) {
     const Tensor grad = piece.parameter.master().grad();
     if (grad.defined()) grad.mul_(factor);
   }

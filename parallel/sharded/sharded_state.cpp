@@ -50,12 +50,12 @@ void ShardedAccessSupplier::need(Storage& storage) {
   state->need(storage);
 }
 
-ShardedDataParallel::State::State(nn::Module& module, std::shared_ptr<ProcessGroup> group,
+ShardedDataParallel::State::State(nn::Module& module, std::shared_ptr<ProcessGroup> of_ranks,
                                   const ShardedDataParallelOptions& options)
-    : module(module), group(std::move(group)), options(options), named(module.named_parameters()),
-      access(std::make_shared<ShardedAccessSupplier>(this)), micro_batches(module) {
+    : DistributedTraining("ShardedDataParallel", module, std::move(of_ranks), options.micro_batches_per_rank,
+                          options.weighting),
+      options(options), named(module.named_parameters()), access(std::make_shared<ShardedAccessSupplier>(this)) {
   check_ranks();
-  reductions = this->group->duplicate();
   try {
     make_units();
     make_pieces();
@@ -66,7 +66,10 @@ ShardedDataParallel::State::State(nn::Module& module, std::shared_ptr<ProcessGro
   }
 }
 
-ShardedDataParallel::State::~State() { disconnect(); }
+ShardedDataParallel::State::~State() {
+  end_call();
+  disconnect();
+}
 
 // Ends the links from the module to this object. The parameters stay unreadable.
 void ShardedDataParallel::State::disconnect() {
@@ -77,7 +80,7 @@ void ShardedDataParallel::State::disconnect() {
 
 // Takes rank 0's values; deferred parameters have the same initial values on all ranks that have the same seed.
 void ShardedDataParallel::State::check_ranks() {
-  check_same_model("ShardedDataParallel", module, *group, option_texts(options));
+  check_same_model(mode, module, *group, option_texts(options));
   const bool any_deferred =
       std::ranges::any_of(named, [](const auto& entry) { return nn::is_deferred(entry.second.master()); });
   if (any_deferred)
@@ -87,8 +90,7 @@ void ShardedDataParallel::State::check_ranks() {
     if (!nn::is_deferred(parameter.master()))
       group->broadcast(parameter.master(), 0, {.phase = Phase::kParameters})->wait();
   }
-  for (const nn::Buffer& buffer : module.buffers())
-    group->broadcast(buffer.master(), 0, {.phase = Phase::kBuffers})->wait();
+  share_buffers(0);
   group->release_staging();
 }
 
@@ -98,11 +100,10 @@ void ShardedDataParallel::State::make_units() {
   for (const UnitLayout& layout : layouts)
     units.emplace_back(layout, units.size(), named, *group, is_resident(), access);
   gathers = std::make_unique<UnitGathers>(units, group);
-  gradients = std::make_unique<UnitGradients>(layouts, named, reductions, is_rotating());
-  gradients->attach([this](std::size_t p, autograd::Run& run) { complete(p, run); });
-  micro_batches.sets().set_views(gradients->views());
-  const DType dtype = sum_dtype(gradients->leaf(0).dtype());
-  summary = reductions->empty({StepSummary::kElements + static_cast<std::int64_t>(gradients->size())}, dtype);
+  gradients = std::make_unique<UnitGradients>(
+      layouts, named, group->duplicate(),
+      UnitGradients::Options{.rotating = is_rotating(), .may_wait = gathers->are_direct()});
+  attach_reducer();
   empty_cache();  // which has the memory of the whole parameters
 }
 
@@ -118,15 +119,17 @@ void ShardedDataParallel::State::make_pieces() {
       if (is_offloaded()) flat.master = raw::to(flat.master, Device());
     }
   }
+  std::vector<TrainedPiece> pieces;
   for (std::size_t p = 0; p < gradients->size(); ++p) {
     const auto [f, offset] = gradients->place_of(p);
     const ShardedParameter piece = piece_of(gradients->name(p), gradients->leaf(p).shape(), trained[f]->master, offset);
     const std::int64_t each = trained[f]->shard.numel();
     const std::int64_t at = std::clamp<std::int64_t>(offset - each * group->rank(), 0, each);
-    used.push_back(true);
+    of_pieces.push_back(piece.parameter);
     pieces.push_back({.parameter = piece.parameter, .flat = f, .at = at});
     all.push_back(piece);
   }
+  gradients->set_pieces(std::move(pieces), is_offloaded());
   for (UnitParameters& unit : units) {
     for (const FlatParameters& flat : unit.flats()) {
       for (std::size_t k = 0; k < flat.layout.parameters.size() && !flat.layout.trained; ++k) {
@@ -176,18 +179,6 @@ void ShardedDataParallel::State::install_hooks() {
           return Tensor();
         }));
   }
-}
-
-void ShardedDataParallel::State::need(const Storage& storage) {
-  const auto unit = std::ranges::find_if(units, [&](const UnitParameters& each) { return each.owns(storage); });
-  const auto u = static_cast<std::size_t>(unit - units.begin());
-  if (gathers->is_running()) return gathers->need(u);
-  throw InvalidArgument(
-      fmt::format("ShardedDataParallel: the parameters of {} are distributed over the ranks\n"
-                  "Train with run.backward(x, y, loss_fn) or run(x), read or evaluate inside run.gathered([&] {{ ... "
-                  "}}), save and load with "
-                  "parallel::save_checkpoint(path, {{.model = &run}}) and load_checkpoint",
-                  units[u].name()));
 }
 
 }  // namespace lockstep::parallel

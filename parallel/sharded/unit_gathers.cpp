@@ -71,6 +71,10 @@ void UnitGathers::begin_backward() { begin_phase(Phase::kBackward, backward_orde
 
 void UnitGathers::end_backward() {
   launch_rest();
+  release_all();
+}
+
+void UnitGathers::release_all() {
   for (std::size_t u = 0; u < count(); ++u) {
     states_[u].active = false;
     release(u);
@@ -84,6 +88,22 @@ void UnitGathers::end_step() {
   buffers_.resize(std::min(kBuffers, buffers_.size()));
 }
 
+void UnitGathers::gather_all() {
+  if (direct_) group_->barrier();  // all ranks' optimizers have finished their steps
+  for (UnitParameters& unit : units_) {
+    unit.mark_changed();
+    unit.gather_apart(*group_);
+    unit.note_version();
+  }
+  if (direct_) group_->barrier();  // all ranks have read the shards
+  phase_ = Phase::kAll;
+}
+
+void UnitGathers::end_all() {
+  phase_ = Phase::kNone;
+  for (UnitParameters& unit : units_) unit.hide();
+}
+
 // A unit that backward may still need is one that forward has used.
 void UnitGathers::begin_phase(Phase phase, const std::vector<std::size_t>& order) {
   phase_ = phase;
@@ -93,7 +113,7 @@ void UnitGathers::begin_phase(Phase phase, const std::vector<std::size_t>& order
 }
 
 void UnitGathers::enter_forward(std::size_t unit) {
-  if (phase_ != Phase::kNone) request(unit);
+  if (is_running()) request(unit);
 }
 
 void UnitGathers::leave_forward(std::size_t unit) {

@@ -24,27 +24,33 @@
 #include <vector>
 
 #include "lockstep/parallel/sharded/unit_parameters_internal.h"
+#include "lockstep/parallel/step/micro_batch_observer_internal.h"
 
 namespace lockstep::parallel {
 
-class UnitGathers {
+class UnitGathers final : public MicroBatchObserver {
  public:
   // Allocates the buffers. `units` must outlive this object. The first one is the root.
   UnitGathers(std::vector<UnitParameters>& units, std::shared_ptr<ProcessGroup> group);
 
   // --- a step, in this order; resident parameters are gathered in its first micro-batch alone -----------------------
   void begin_step();
-  void begin_forward();  // of a micro-batch
-  void end_forward();
-  void begin_backward();
-  void end_backward();
-  void end_step();  // makes the parameters unreadable; also called after an exception, without waiting for other ranks
+  void begin_forward() override;
+  void end_forward() override;
+  void begin_backward() override;
+  void end_backward() override;
+  void skip_backward() override { release_all(); }
+  void end_step() override;  // makes the parameters unreadable; after an exception without waiting for other ranks
   // -----------------------------------------------------------------------------------------------------------------
 
-  bool are_direct() const {
-    return direct_;
-  }  // whether gathers are copies, and barriers have to separate them from steps
-  bool is_running() const { return phase_ != Phase::kNone; }
+  // Whether gathers are copies, and barriers have to separate them from steps.
+  bool are_direct() const { return direct_; }
+  bool is_idle() const { return phase_ == Phase::kNone; }  // outside steps: the parameters are distributed
+  bool is_running() const { return phase_ == Phase::kForward || phase_ == Phase::kBackward; }  // a micro-batch
+  // All units outside steps, in memory of their own, from gather_all to end_all. All ranks must call gather_all.
+  bool has_all() const { return phase_ == Phase::kAll; }
+  void gather_all();
+  void end_all();
   void enter_forward(std::size_t unit);  // the unit's forward begins; also when backward repeats it
   void leave_forward(std::size_t unit);  // the unit's forward has ended
   // The gradient of an output. Owned by the output's graph: without a graph no gradient comes.
@@ -58,7 +64,7 @@ class UnitGathers {
   void need(std::size_t unit);
 
  private:
-  enum class Phase : std::uint8_t { kNone, kForward, kBackward };
+  enum class Phase : std::uint8_t { kNone, kForward, kBackward, kAll };
   struct State {
     bool launched = false;                          // its gather has been launched, and it has not been released since
     bool used = false;                              // requested in this micro-batch
@@ -82,6 +88,7 @@ class UnitGathers {
   void launch(std::size_t unit, bool may_evict);
   void launch_next(bool may_evict = true);
   void launch_rest();
+  void release_all();
   bool is_free(const Buffer& buffer, bool may_evict) const;
   Buffer& take_buffer(bool may_evict);
   void release(std::size_t unit);

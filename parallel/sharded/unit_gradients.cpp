@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "lockstep/autograd/history_internal.h"
 #include "lockstep/base/check_internal.h"
 #include "lockstep/base/trace.h"
 #include "lockstep/parallel/sharded/unit_parameters_internal.h"
@@ -11,8 +12,8 @@
 namespace lockstep::parallel {
 
 UnitGradients::UnitGradients(const std::vector<UnitLayout>& units, const optim::NamedParameters& parameters,
-                             std::shared_ptr<ProcessGroup> group, bool rotating)
-    : group_(std::move(group)), rotating_(rotating), units_(units.size()) {
+                             std::shared_ptr<ProcessGroup> group, const Options& options)
+    : group_(std::move(group)), options_(options), units_(units.size()) {
   std::vector<std::size_t> slot_of(parameters.size());
   for (std::size_t k = 0; k < parameters.size(); ++k) {
     const auto& [name, parameter] = parameters[k];
@@ -38,13 +39,11 @@ UnitGradients::UnitGradients(const std::vector<UnitLayout>& units, const optim::
     }
   }
   allocate();
+  summary_ = group_->empty({StepSummary::kElements + static_cast<std::int64_t>(size())}, sum_dtype(leaf(0).dtype()));
 }
 
 UnitGradients::~UnitGradients() {
-  for (Slot& slot : slots_) {
-    slot.hook.remove();
-    autograd::set_gradient_view(slot.leaf, Tensor());
-  }
+  for (const Slot& slot : slots_) autograd::set_gradient_view(slot.leaf, Tensor());
 }
 
 void UnitGradients::allocate() {
@@ -58,26 +57,24 @@ void UnitGradients::allocate() {
   for (FlatGradients& flat : flats_) {
     const FlatLayout& layout = flat.layout;
     const std::int64_t each = layout.elements / group_->size();
-    if (rotating_) flat.shard = empty(each, layout.gradient, layout.device);
-    if (rotating_ && flat.unit != 0) {
+    if (options_.rotating) flat.shard = empty(each, layout.gradient, layout.device);
+    if (options_.rotating && flat.unit != 0) {
       largest = std::max(largest, units_[flat.unit].stats.bytes);
       continue;
     }
     flat.whole = empty(layout.elements, layout.gradient, layout.device);
-    if (!rotating_) flat.shard = elements_of(flat.whole, each * group_->rank(), each);
+    if (!options_.rotating) flat.shard = elements_of(flat.whole, each * group_->rank(), each);
   }
   for (std::size_t u = 0; u < units_.size(); ++u) {
-    units_[u].has_buffer = !rotating_ || u == 0;
+    units_[u].has_buffer = !options_.rotating || u == 0;
     if (units_[u].has_buffer) set_views(u);
   }
   if (largest > 0) shared_ = empty(largest, kUInt8, flats_.back().layout.device);
 }
 
-void UnitGradients::attach(Callback<void(std::size_t parameter, autograd::Run& run)> on_complete) {
-  on_complete_ = std::move(on_complete);
-  for (std::size_t p = 0; p < slots_.size(); ++p)
-    slots_[p].hook =
-        autograd::register_leaf_hook(slots_[p].leaf, [this, p](autograd::Run& run) { on_complete_(p, run); });
+void UnitGradients::set_pieces(std::vector<TrainedPiece> pieces, bool offloaded) {
+  pieces_ = std::move(pieces);
+  offloaded_ = offloaded;
 }
 
 std::vector<Tensor> UnitGradients::views() const {
@@ -97,10 +94,11 @@ void UnitGradients::set_views(std::size_t unit) {
 
 // --- a step --------------------------------------------------------------------------------------------------------
 
-void UnitGradients::begin_step(double scale, bool may_wait) {
-  wait();  // a failed step may have left reductions
+void UnitGradients::begin_step(const StepSummary& own, double scale) {
+  wait_for_units();
+  own_ = own;
   scale_ = scale;
-  may_wait_ = may_wait;
+  may_wait_ = options_.may_wait;
   next_ = 0;
   start_ = Clock::now();
   for (Slot& slot : slots_) {
@@ -110,7 +108,7 @@ void UnitGradients::begin_step(double scale, bool may_wait) {
   for (std::size_t u = 0; u < units_.size(); ++u) {
     units_[u].missing = units_[u].slots.size();
     units_[u].launched = false;
-    if (rotating_ && u != 0) drop_buffer(u);
+    if (options_.rotating && u != 0) drop_buffer(u);
   }
   holder_ = 0;
 }
@@ -214,14 +212,66 @@ void UnitGradients::wait_for(std::size_t unit) {
   if (units_[unit].launched) units_[unit].stats.done = seconds();
 }
 
-void UnitGradients::wait() {
+void UnitGradients::wait_for_units() {
   for (std::size_t u = units_.size(); u-- > 0;) wait_for(u);
 }
 
-void UnitGradients::fill(std::vector<BucketStats>& stats) const {
-  for (std::size_t u = units_.size(); u-- > 0;) {
-    if (!units_[u].slots.empty()) stats.push_back(units_[u].stats);
+StepSummary UnitGradients::wait() {
+  own_.write(summary_);
+  for (std::size_t p = 0; p < size(); ++p)
+    set_element(summary_, StepSummary::kElements + static_cast<std::int64_t>(p), slots_[p].used ? 1 : 0);
+  try {
+    group_->all_reduce_scaled(summary_, scale_, {.phase = Phase::kGradients})->wait();
+    wait_for_units();
+  } catch (Error& error) {
+    error.add_context(fmt::format("ShardedDataParallel: gradients of step {}", steps_ + 1));
+    throw;
   }
+  return StepSummary::read(summary_, scale_);
+}
+
+bool UnitGradients::any_rank_used(std::size_t p) const {
+  return get_element(summary_, StepSummary::kElements + static_cast<std::int64_t>(p)) != 0;
+}
+
+void UnitGradients::fill(const StepScale& scale) {
+  std::vector<Tensor> sums;
+  for (const FlatGradients& flat : flats_) {
+    Tensor sum = flat.shard;
+    scale_gradient(sum, scale.first / scale_);
+    scale_gradient(sum, scale.second);
+    if (offloaded_) {
+      group_->traffic().add(group_->rank(), -1 - group_->rank(), Phase::kOffload, bytes_of(sum));
+      sum = raw::to(sum, Device());
+    }
+    sums.push_back(sum);
+  }
+  for (std::size_t p = 0; p < pieces_.size(); ++p) {
+    const auto& [parameter, flat, at] = pieces_[p];
+    const Tensor& piece = parameter.master();
+    set_rounded(piece, any_rank_used(p) ? elements_of(sums[flat], at, piece.numel()) : Tensor());
+  }
+  ++steps_;
+}
+
+void UnitGradients::fill_stats(TrainingStats& stats) const {
+  stats.steps = steps_;
+  stats.copies = copies_;
+  for (std::size_t u = units_.size(); u-- > 0;) {
+    if (units_[u].slots.empty()) continue;
+    stats.buckets.push_back(units_[u].stats);
+    stats.reduced_bytes += units_[u].stats.bytes * steps_;
+  }
+  for (const Slot& slot : slots_) stats.copies += autograd::gradient_copies(slot.leaf);
+  stats.take_overlap();
+}
+
+std::vector<std::string> UnitGradients::unused() const {
+  std::vector<std::string> names;
+  for (const Slot& slot : slots_) {
+    if (!slot.used) names.push_back(slot.name);
+  }
+  return names;
 }
 
 }  // namespace lockstep::parallel

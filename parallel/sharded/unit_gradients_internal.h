@@ -17,10 +17,9 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/autograd/history_internal.h"
 #include "lockstep/parallel/comm/process_group.h"
 #include "lockstep/parallel/sharded/unit_plan_internal.h"
-#include "lockstep/parallel/step/stats.h"
+#include "lockstep/parallel/step/gradient_reducer_internal.h"
 
 namespace lockstep::parallel {
 
@@ -33,47 +32,61 @@ struct FlatGradients {
   std::shared_ptr<Work> work = {};
 };
 
-class UnitGradients {
+// This rank's piece of a trained parameter.
+struct TrainedPiece {
+  nn::Parameter parameter;  // what the optimizer steps
+  std::size_t flat;         // position in UnitGradients::flats()
+  std::int64_t at;          // its first element in the shard
+};
+
+class UnitGradients final : public GradientReducer {
  public:
-  // Allocates the buffers; all ranks must do so.
+  // `may_wait`: whether a rank may wait for reductions in backward. Where gathers are collectives it may not, because
+  // another rank may need its next gather first: then a unit without a buffer is reduced at the end.
+  struct Options {
+    bool rotating, may_wait;
+  };
+  // Allocates the buffers; all ranks must do so. `group`: of the reductions, apart from gathers, because their relative
+  // order may vary.
   UnitGradients(const std::vector<UnitLayout>& units, const optim::NamedParameters& parameters,
-                std::shared_ptr<ProcessGroup> group, bool rotating);
-  ~UnitGradients();
+                std::shared_ptr<ProcessGroup> group, const Options& options);
+  ~UnitGradients() override;
   UnitGradients(const UnitGradients&) = delete;
   UnitGradients& operator=(const UnitGradients&) = delete;
 
-  // Calls the hook in each backward when the gradient of a trained parameter is complete.
-  void attach(Callback<void(std::size_t parameter, autograd::Run& run)> on_complete);
-  // The views that autograd accumulates in, by trained parameter in the order of the model; undefined if it has none.
-  std::vector<Tensor> views() const;
+  // The pieces that get the gradients, one for each trained parameter. `offloaded`: they are on the host.
+  void set_pieces(std::vector<TrainedPiece> pieces, bool offloaded);
+  const std::vector<TrainedPiece>& pieces() const { return pieces_; }
+  ProcessGroup& group() const { return *group_; }
 
-  std::size_t size() const { return slots_.size(); }  // trained parameters
-  const Tensor& leaf(std::size_t p) const { return slots_[p].leaf; }
-  const std::string& name(std::size_t p) const { return slots_[p].name; }
+  std::vector<Tensor> views() const override;
+  std::size_t size() const override { return slots_.size(); }
+  DType dtype() const override { return summary_.dtype(); }
+  const Tensor& leaf(std::size_t p) const override { return slots_[p].leaf; }
+  const std::string& name(std::size_t p) const override { return slots_[p].name; }
   std::size_t position(std::size_t p) const { return slots_[p].position; }  // in the list of all parameters
   // The position of its flat buffer, and its first element there.
   std::pair<std::size_t, std::int64_t> place_of(std::size_t p) const { return {slots_[p].flat, slots_[p].offset}; }
   const std::vector<FlatGradients>& flats() const { return flats_; }
 
-  // --- a step ------------------------------------------------------------------------------------------------------
-  // `scale`: of the sums. `may_wait`: whether a rank may wait for reductions in backward. Where gathers are collectives it
-  // may not, because another rank may need its next gather first: then a unit without a buffer is reduced at the end.
-  void begin_step(double scale, bool may_wait);
+  // The summaries and, for each parameter, whether a rank used it, are summed by an all-reduce of their own.
+  void begin_step(const StepSummary& own, double scale) override;
   // Backward enters the unit: gives it the shared buffer if it is the next unit to reduce, after the reduction of the
   // unit that had the buffer.
   void enter(std::size_t unit);
-  bool is_ready(std::size_t p) const { return slots_[p].ready; }
-  bool is_used(std::size_t p) const { return slots_[p].used; }
-  std::size_t unit_of(std::size_t p) const { return slots_[p].unit; }
-  // Takes a complete gradient; undefined: this rank did not use the parameter. Starts the reductions that can start.
-  void mark_ready(std::size_t p, const Tensor& gradient);
-  void launch_rest();  // starts the reductions that had to wait; all gradients are ready
-  void wait();         // for all reductions
-  // -----------------------------------------------------------------------------------------------------------------
+  bool is_ready(std::size_t p) const override { return slots_[p].ready; }
+  void mark_ready(std::size_t p, const Tensor& gradient) override;
+  void launch_rest() override;
+  StepSummary wait() override;
+  void fill(const StepScale& scale) override;
+  // For reductions that a failed step has left, whose memory is that of the next step's gradients.
+  void wait_for_units();
 
-  std::int64_t copies() const { return copies_; }
+  std::int64_t steps() const { return steps_; }
+  std::int64_t summary_elements() const { return summary_.numel(); }
   std::int64_t buffer_bytes() const { return buffer_bytes_; }  // of all memory for gradients
-  void fill(std::vector<BucketStats>& stats) const;
+  void fill_stats(TrainingStats& stats) const override;
+  std::vector<std::string> unused() const override;
 
  private:
   struct Slot {  // one trained parameter
@@ -84,8 +97,7 @@ class UnitGradients {
     std::size_t position = 0;  // in the list of all parameters
     std::size_t unit = 0, flat = 0;
     std::int64_t offset = 0;
-    bool ready = false, used = false;
-    HookHandle hook = {};
+    bool ready = false, used = true;
   };
   struct UnitState {
     std::string name;
@@ -106,21 +118,25 @@ class UnitGradients {
   void launch(std::size_t unit);
   bool can_reuse_buffer() const;
   void wait_for(std::size_t unit);
+  bool any_rank_used(std::size_t p) const;
   double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
 
   std::shared_ptr<ProcessGroup> group_;
-  bool rotating_;
+  Options options_;
   std::vector<Slot> slots_;
   std::vector<FlatGradients> flats_;
   std::vector<UnitState> units_;
-  Callback<void(std::size_t parameter, autograd::Run& run)> on_complete_;
+  std::vector<TrainedPiece> pieces_;
+  bool offloaded_ = false;
+  Tensor summary_;  // of the step, and a flag for each trained parameter: 1 if the rank used it
+  StepSummary own_ = {};
   Tensor shared_;           // the buffer of the units in turn (u8)
   std::size_t holder_ = 0;  // the unit that has it; 0: none
   std::size_t next_ = 0;    // the next unit to reduce, counted from the last
   double scale_ = 1;
-  bool may_wait_ = true;
+  bool may_wait_ = true;     // now
   Clock::time_point start_;  // of the step
-  std::int64_t copies_ = 0, buffer_bytes_ = 0;
+  std::int64_t steps_ = 0, copies_ = 0, buffer_bytes_ = 0;
 };
 
 }  // namespace lockstep::parallel

@@ -2,6 +2,7 @@
 #include <span>
 
 #include "lockstep/base/check_internal.h"
+#include "lockstep/parallel/step/agreement_internal.h"
 #include "lockstep/parallel/step/joining_internal.h"
 #include "lockstep/parallel/step/model_check_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
@@ -17,7 +18,7 @@ Joining::Joining(const char* mode, const JoinOptions& options, ProcessGroup& gro
 }
 
 std::vector<std::int64_t> Joining::steps_of_all() const {
-  const Tensor all = gather_numbers(group_, {own_steps_});
+  const Tensor all = gather_numbers(&group_, {own_steps_});
   const std::span<const std::int64_t> numbers = all.span<std::int64_t>();
   return {numbers.begin(), numbers.end()};
 }

@@ -33,10 +33,11 @@ Batch narrow_rows(const Batch& batch, RowRange rows) {
   return micro_batch;
 }
 
-Tensor weighted_loss(const char* op, const Tensor& loss, std::int64_t weight) {
-  LOCKSTEP_CHECK(loss.defined() && loss.numel() == 1 && loss.requires_grad(),
-                 "{}: the loss function returned {}, expected one number that depends on the parameters", op,
-                 loss.defined() ? lockstep::describe(loss) : "nothing");
+Tensor weighted_loss(const char* op, const Tensor& loss, std::int64_t weight, bool trains) {
+  LOCKSTEP_CHECK(loss.defined() && loss.numel() == 1 && (loss.requires_grad() || !trains),
+                 "{}: the loss function returned {}, expected one number{}", op,
+                 loss.defined() ? lockstep::describe(loss) : "nothing",
+                 trains ? " that depends on the parameters" : "");
   const Tensor detached = widened(loss.detach());
   return weight == 1 ? detached : raw::mul(detached, raw::full(loss.shape(), weight, detached.options()));
 }

@@ -23,8 +23,8 @@ RowRange micro_batch_rows(std::int64_t rows, int s, int n);
 Batch narrow_rows(const Batch& batch, RowRange rows);
 
 // A micro-batch's loss times `weight`, detached, in the dtype of sums. Throws InvalidArgument, naming `op`, unless
-// `loss` is one number that depends on the parameters.
-Tensor weighted_loss(const char* op, const Tensor& loss, std::int64_t weight);
+// `loss` is one number and, if it `trains`, depends on the parameters.
+Tensor weighted_loss(const char* op, const Tensor& loss, std::int64_t weight, bool trains);
 // Backward from a micro-batch's loss, times `weight`.
 void weighted_backward(const Tensor& loss, std::int64_t weight);
 

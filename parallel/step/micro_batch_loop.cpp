@@ -6,40 +6,51 @@
 #include "lockstep/tensor/random/random.h"
 
 namespace lockstep::parallel {
-namespace {
-
-class InTurn final : public MicroBatchExecutor {
- public:
-  InTurn(GradientSets& sets, MicroBatchBuffers& buffers, int first, FunctionRef<void(bool is_last)> before_backward)
-      : sets_(sets), buffers_(buffers), first_(first), before_backward_(before_backward) {}
-
-  void for_each(int running, FunctionRef<void(int s)> body) override {
-    running_ = running;
-    buffers_.begin_step(running > 1);
-    for (int s = 0; s < running; ++s) {
-      const random::MicroBatchGuard micro_batch(first_ + s);
-      nn::ReplicaView view;
-      if (s > 0) buffers_.enter(view);
-      const nn::ReplicaViewGuard guard(s > 0 && !buffers_.empty() ? &view : nn::current_replica_view());
-      sets_.begin(s, running);
-      body(s);
-      sets_.end(s, running);
-    }
-  }
-  Batch select(const Batch& batch, RowRange samples, int) override { return narrow_rows(batch, samples); }
-  void backward(int s, const Tensor& loss, std::int64_t weight) override {
-    before_backward_(s == running_ - 1);
-    weighted_backward(loss, weight);
-  }
-
- private:
-  GradientSets& sets_;
-  MicroBatchBuffers& buffers_;
-  int first_, running_ = 0;
-  FunctionRef<void(bool is_last)> before_backward_;
+// While it lives, random numbers and buffers are those of micro-batch s.
+struct InTurn::Entered {
+  Entered(InTurn& in, int s)
+      : micro_batch(in.first_ + s), view(s > 0 && !in.buffers_.empty() ? &in.view(s) : nn::current_replica_view()) {}
+  random::MicroBatchGuard micro_batch;
+  nn::ReplicaViewGuard view;
 };
 
-}  // namespace
+void InTurn::begin(int running) {
+  buffers_.begin_step(running > 1);
+  views_.resize(static_cast<std::size_t>(running));
+}
+
+void InTurn::for_each(int running, FunctionRef<void(int s)> body) {
+  begin(running);
+  for (int s = 0; s < running; ++s) body(s);
+}
+
+Tensor InTurn::forward(int s, const Batch& batch, RowRange samples, MicroBatchLoss loss_fn) {
+  if (s > 0) buffers_.enter(view(s));
+  const Entered entered(*this, s);
+  observer_.begin_forward();
+  const Tensor loss = loss_fn(narrow_rows(batch, samples));
+  observer_.end_forward();
+  return loss;
+}
+
+void InTurn::backward(int s, const Tensor& loss, std::int64_t weight) {
+  const Entered entered(*this, s);
+  const int running = static_cast<int>(views_.size());
+  sets_.begin(s, running);
+  if (s == running - 1) before_last_();
+  observer_.begin_backward();
+  weighted_backward(loss, weight);
+  observer_.end_backward();
+  sets_.end(s, running);
+}
+
+void InTurn::skip(bool evaluates) {
+  observer_.begin_forward();
+  observer_.end_forward();
+  if (evaluates) return observer_.skip_backward();
+  observer_.begin_backward();
+  observer_.end_backward();
+}
 
 int MicroBatchPlan::running() const { return static_cast<int>(std::min<std::int64_t>(samples, micro_batches)); }
 
@@ -48,15 +59,26 @@ StepScale MicroBatchPlan::scale() const {
   return weighted() ? StepScale(samples) : StepScale(micro_batches, running());
 }
 
-void run_micro_batches(const MicroBatchPlan& plan, const Batch& batch, MicroBatchLoss loss_fn,
-                       MicroBatchExecutor& executor, std::vector<Tensor>& losses) {
-  losses.resize(static_cast<std::size_t>(plan.running()));
-  executor.for_each(plan.running(), [&](int s) {
-    const RowRange samples = micro_batch_rows(plan.samples, s, plan.micro_batches);
-    const std::int64_t weight = plan.weighted() ? samples.count : 1;
-    const Tensor loss = loss_fn(executor.select(batch, samples, s));
-    losses[static_cast<std::size_t>(s)] = weighted_loss(plan.op, loss, weight);
-    executor.backward(s, loss, weight);
+MicroBatchStep::MicroBatchStep(const MicroBatchPlan& plan, const Batch& batch, MicroBatchLoss loss_fn,
+                               MicroBatchExecutor& executor, std::vector<Tensor>& losses)
+    : plan_(plan), batch_(batch), loss_fn_(loss_fn), executor_(executor), losses_(losses) {
+  losses_.resize(static_cast<std::size_t>(plan_.running()));
+}
+
+Tensor MicroBatchStep::forward(int s) {
+  const Tensor loss = executor_.forward(s, batch_, samples(s), loss_fn_);
+  losses_[static_cast<std::size_t>(s)] = weighted_loss(plan_.op, loss, weight(s), !plan_.evaluates);
+  return loss;
+}
+
+void MicroBatchStep::backward(int s, const Tensor& loss) { executor_.backward(s, loss, weight(s)); }
+
+void MicroBatchStep::run() {
+  executor_.for_each(plan_.running(), [&](int s) {
+    if (!plan_.evaluates) return backward(s, forward(s));
+    const NoGradGuard no_grad;  // on the thread of the micro-batch
+    forward(s);
+    executor_.skip_backward();
   });
 }
 
@@ -67,9 +89,11 @@ bool MicroBatchesInTurn::update() {
 }
 
 void MicroBatchesInTurn::run(const MicroBatchPlan& plan, int first, const Batch& batch, MicroBatchLoss loss_fn,
-                             std::vector<Tensor>& losses, FunctionRef<void(bool is_last)> before_backward) {
-  InTurn executor(sets_, buffers_, first, before_backward);
-  run_micro_batches(plan, batch, loss_fn, executor, losses);
+                             std::vector<Tensor>& losses, MicroBatchObserver& observer,
+                             FunctionRef<void()> before_last) {
+  InTurn executor(sets_, buffers_, first, observer, before_last);
+  MicroBatchStep(plan, batch, loss_fn, executor, losses).run();
+  for (int rest = plan.micro_batches - plan.running(); rest > 0; --rest) executor.skip(plan.evaluates);
 }
 
 void MicroBatchesInTurn::take_gradients(const StepScale& scale) {

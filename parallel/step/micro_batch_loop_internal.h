@@ -6,6 +6,7 @@
 #include "lockstep/parallel/step/gradient_sets_internal.h"
 #include "lockstep/parallel/step/micro_batch_buffers_internal.h"
 #include "lockstep/parallel/step/micro_batch_internal.h"
+#include "lockstep/parallel/step/micro_batch_observer_internal.h"
 
 namespace lockstep::parallel {
 
@@ -15,6 +16,7 @@ struct MicroBatchPlan {
   std::int64_t samples;  // of the batch
   int micro_batches;     // into which the batch is split
   Weighting weighting = Weighting::kEqual;
+  bool evaluates = false;  // forward and loss only: the loss has no gradients
 
   bool weighted() const { return weighting == Weighting::kSamples; }
   int running() const;  // micro-batches that have samples
@@ -27,21 +29,72 @@ class MicroBatchExecutor {
  public:
   // Calls body(s) for s in [0, running), in order or at the same time.
   virtual void for_each(int running, FunctionRef<void(int s)> body) = 0;
-  // Returns the samples of micro-batch s, on its device, without history.
-  virtual Batch select(const Batch& batch, RowRange samples, int s) = 0;
+  // Returns the loss of micro-batch s: loss_fn of its samples, on its device, without history.
+  virtual Tensor forward(int s, const Batch& batch, RowRange samples, MicroBatchLoss loss_fn) = 0;
   // Runs backward from a loss, times `weight`.
   virtual void backward(int s, const Tensor& loss, std::int64_t weight) = 0;
+  virtual void skip_backward() {}  // in an evaluation
 
  protected:
   ~MicroBatchExecutor() = default;
 };
 
-// Runs the loss function and backward for every micro-batch that has samples. Sets losses[s], detached and multiplied
-// by its weight, before the backward of micro-batch s starts.
-void run_micro_batches(const MicroBatchPlan& plan, const Batch& batch, MicroBatchLoss loss_fn,
-                       MicroBatchExecutor& executor, std::vector<Tensor>& losses);
+// The micro-batches of a step in one process: forward and backward of each, which may run apart.
+class MicroBatchStep {
+ public:
+  // Sets losses[s], detached and multiplied by its weight, in the forward of micro-batch s.
+  MicroBatchStep(const MicroBatchPlan& plan, const Batch& batch, MicroBatchLoss loss_fn, MicroBatchExecutor& executor,
+                 std::vector<Tensor>& losses);
 
-// Runs micro-batches one after another, on the module's own parameters, with gradients summed in canonical order.
+  // The loss of micro-batch s, which has samples.
+  Tensor forward(int s);
+  void backward(int s, const Tensor& loss);
+  // Both, for every micro-batch that has samples; in an evaluation forward alone.
+  void run();
+
+ private:
+  RowRange samples(int s) const { return micro_batch_rows(plan_.samples, s, plan_.micro_batches); }
+  std::int64_t weight(int s) const { return plan_.weighted() ? samples(s).count : 1; }
+
+  const MicroBatchPlan& plan_;
+  const Batch& batch_;
+  MicroBatchLoss loss_fn_;
+  MicroBatchExecutor& executor_;
+  std::vector<Tensor>& losses_;
+};
+
+// Runs the micro-batches of one step one after another, on the module's own parameters. Forward and backward of a
+// micro-batch each enter it, so that they may run apart; backwards in ascending order.
+class InTurn final : public MicroBatchExecutor {
+ public:
+  // `first` is the number of the process's first micro-batch. Calls `before_last` before the last backward.
+  InTurn(GradientSets& sets, MicroBatchBuffers& buffers, int first, MicroBatchObserver& observer,
+         FunctionRef<void()> before_last)
+      : sets_(sets), buffers_(buffers), first_(first), observer_(observer), before_last_(before_last) {}
+  ~InTurn() { observer_.end_step(); }
+  InTurn(const InTurn&) = delete;
+  InTurn& operator=(const InTurn&) = delete;
+
+  void begin(int running);
+  void for_each(int running, FunctionRef<void(int s)> body) override;
+  Tensor forward(int s, const Batch& batch, RowRange samples, MicroBatchLoss loss_fn) override;
+  void backward(int s, const Tensor& loss, std::int64_t weight) override;
+  void skip_backward() override { observer_.skip_backward(); }
+  void skip(bool evaluates);  // a micro-batch without samples
+
+ private:
+  struct Entered;
+  nn::ReplicaView& view(int s) { return views_[static_cast<std::size_t>(s)]; }
+
+  GradientSets& sets_;
+  MicroBatchBuffers& buffers_;
+  int first_;
+  MicroBatchObserver& observer_;
+  FunctionRef<void()> before_last_;
+  std::vector<nn::ReplicaView> views_;  // by micro-batch: its buffers
+};
+
+// The micro-batches of a module in turn, step after step, with gradients summed in canonical order.
 class MicroBatchesInTurn {
  public:
   explicit MicroBatchesInTurn(const nn::Module& module) : trained_(module), sets_(trained_.list()), buffers_(module) {}
@@ -54,9 +107,9 @@ class MicroBatchesInTurn {
   GradientSets& sets() { return sets_; }
   bool has_buffers() const { return !buffers_.empty(); }
 
-  // `first` is the number of the process's first micro-batch. Calls `before_backward` before each backward.
+  // `first` is the number of the process's first micro-batch. Calls `before_last` before the last backward.
   void run(const MicroBatchPlan& plan, int first, const Batch& batch, MicroBatchLoss loss_fn,
-           std::vector<Tensor>& losses, FunctionRef<void(bool is_last)> before_backward);
+           std::vector<Tensor>& losses, MicroBatchObserver& observer, FunctionRef<void()> before_last);
   // Sets grad() to the scaled sums over the micro-batches.
   void take_gradients(const StepScale& scale);
 

@@ -4,6 +4,7 @@
 
 #include "lockstep/base/check_internal.h"
 #include "lockstep/nn/hash_internal.h"
+#include "lockstep/parallel/step/agreement_internal.h"
 #include "lockstep/parallel/step/micro_batch_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
 
@@ -63,11 +64,11 @@ std::string line_from(ProcessGroup& group, const std::vector<std::string>& lines
 // `what` of a line's number begins the error.
 void check_same_lines(FunctionRef<std::string(std::size_t line)> what, const std::vector<std::string>& lines,
                       ProcessGroup& group) {
-  const Tensor counts = gather_numbers(group, {static_cast<std::int64_t>(lines.size())});
+  const Tensor counts = gather_numbers(&group, {static_cast<std::int64_t>(lines.size())});
   const std::int64_t longest = raw::to(counts, kInt64).max().item<std::int64_t>();
   std::vector<std::int64_t> hashes(static_cast<std::size_t>(longest), 0);
   std::ranges::transform(lines, hashes.begin(), [](const std::string& line) { return hash_of(line); });
-  const Tensor all = gather_numbers(group, hashes);
+  const Tensor all = gather_numbers(&group, hashes);
   const std::span<const std::int64_t> each = all.span<std::int64_t>();
   for (int r = 1; r < group.size(); ++r) {
     for (std::size_t k = 0; k < hashes.size(); ++k) {
@@ -79,13 +80,6 @@ void check_same_lines(FunctionRef<std::string(std::size_t line)> what, const std
 }
 
 }  // namespace
-
-Tensor gather_numbers(ProcessGroup& group, const std::vector<std::int64_t>& own) {
-  const auto count = static_cast<std::int64_t>(own.size());
-  const Tensor all = raw::empty({group.size(), count}, {.dtype = kInt64});
-  group.all_gather(all, raw::from_bytes(own.data(), {count}, kInt64))->wait();
-  return all;
-}
 
 void check_same_model(const char* mode, const nn::Module& module, ProcessGroup& group,
                       const std::vector<std::string>& options) {
@@ -107,7 +101,7 @@ void check_same_values(const char* mode, const nn::Module& module, ProcessGroup&
   if (!with_buffers) entries.resize(module.parameters().size());  // parameters come first
   std::vector<std::int64_t> hashes;
   for (const Entry& entry : entries) hashes.push_back(hash_of(entry.tensor));
-  const Tensor all = gather_numbers(group, hashes);
+  const Tensor all = gather_numbers(&group, hashes);
   const std::span<const std::int64_t> each = all.span<std::int64_t>();
   for (std::size_t k = 0; k < hashes.size(); ++k) {
     for (int r = 1; r < group.size(); ++r) {

@@ -22,7 +22,4 @@ void check_same_text(const std::string& what, const std::string& text, ProcessGr
 // `mode` and the first that differs.
 void check_same_values(const char* mode, const nn::Module& module, ProcessGroup& group, bool with_buffers);
 
-// The `own` numbers of all ranks, one row for each rank. All ranks pass as many.
-Tensor gather_numbers(ProcessGroup& group, const std::vector<std::int64_t>& own);
-
 }  // namespace lockstep::parallel

@@ -40,4 +40,10 @@ CommunicationOverlap communication_overlap(const std::vector<BucketStats>& bucke
   return overlap;
 }
 
+void TrainingStats::take_overlap() {
+  const CommunicationOverlap of_step = communication_overlap(buckets);
+  overlap = of_step.share();
+  overlap_bytes = of_step.byte_share();
+}
+
 }  // namespace lockstep::parallel

@@ -38,7 +38,7 @@ struct CommunicationOverlap {
 CommunicationOverlap communication_overlap(const std::vector<BucketStats>& buckets);
 
 /// Statistics of the reductions so far, and of their overlap with backward.
-struct DistributedDataParallelStats {
+struct TrainingStats {
   std::vector<BucketStats> buckets;  ///< in the order in which they are launched
   std::int64_t steps = 0;            ///< synchronised
   std::int64_t reduced_bytes = 0;    ///< of buckets, in all steps; the group's traffic() counts what a hook sends
@@ -46,6 +46,8 @@ struct DistributedDataParallelStats {
   /// The shares of communication_overlap in the last synchronised step, in seconds and in bytes. 0 in a group of one,
   /// which communicates nothing, and with nccl, where the host does not know which operations the GPU has completed.
   double overlap = 0, overlap_bytes = 0;
+
+  void take_overlap();  ///< sets the shares, from `buckets`
 };
 
 }  // namespace lockstep::parallel

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <exception>
-#include <initializer_list>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "lockstep/base/check_internal.h"
 #include "lockstep/parallel/comm/process_group.h"
@@ -18,7 +18,7 @@ class StepFailures {
   // Tells the other ranks of the model's groups, which would wait for the rest of the step. If one of the groups has
   // failed there is no next step, so all fail. Called while `error` is handled; does nothing for an exception that it
   // has been called for already.
-  void tell(std::initializer_list<ProcessGroup*> groups, const char* op, const std::exception& error) {
+  void tell(const std::vector<ProcessGroup*>& groups, const char* op, const std::exception& error) {
     const std::exception_ptr current = std::current_exception();
     if (std::exchange(last_, current) == current) return;
     const bool is_last = std::ranges::any_of(groups, &ProcessGroup::has_failed);

@@ -102,7 +102,8 @@ std::vector<par::LinkTraffic> difference(std::vector<par::LinkTraffic> links,
 }  // namespace
 
 Step::Step(const Options& options, ls::nn::Module& model)
-    : options_(options), model_(model), devices_(devices_of(options)), is_loss_outside_(options.loss == "outside"),
+    : options_(options), model_(model), devices_(devices_of(options)),
+      is_loss_outside_(options.strategy == "single" || (options.strategy == "dp" && options.loss == "outside")),
       injection_(Injection::parse(options.inject)) {
   model.to(devices_[0]);
   if (has_ranks(options.strategy))
@@ -112,39 +113,42 @@ Step::Step(const Options& options, ls::nn::Module& model)
                                       .device = devices_[0],
                                       .reduction = reduction_of(options)});
   check_split(options, ranks());
-  const int micro_batches = static_cast<int>(options.micro_batches);
-  if (options.strategy == "accumulate") {
-    accumulation_.emplace(model, par::GradientAccumulationOptions{.micro_batches = micro_batches});
-  } else if (options.strategy == "dp") {
-    dp_.emplace(model, devices_);
-  } else if (const std::optional<Sharded> sharded = sharded_of(options.strategy)) {
-    sharded_.emplace(model, group_,
-                     par::ShardedDataParallelOptions{.stage = sharded->stage,
-                                                     .units = options.units,
-                                                     .micro_batches_per_rank = micro_batches / ranks(),
-                                                     .offload_optimizer = sharded->offloads});
-  } else if (options.strategy == "ddp") {
-    // Compare the parameters after each step, to detect a wrong gradient.
-    const int check_every = injection_.kind() == Injection::Kind::kCorrupt ? 1 : 0;
-    ddp_.emplace(model, group_,
-                 par::DistributedDataParallelOptions{.micro_batches_per_rank = micro_batches / ranks(),
-                                                     .check_every = check_every});
-    if (options.comm_hook != "none") ddp_->register_comm_hook(hook_of(options));
-  }
+  make_run(static_cast<int>(options.micro_batches));
   at_start_ = booked();
   if (is_traced(options)) links_at_start_ = links_of_all();
 }
 
-std::vector<par::ShardedParameter> Step::named_parameters() const {
-  if (sharded_) return sharded_->named_parameters();
-  std::vector<par::ShardedParameter> parameters;
-  for (const auto& [name, parameter] : model_.named_parameters())
-    parameters.push_back({.name = name, .parameter = parameter, .shape = parameter->shape()});
-  return parameters;
+void Step::make_run(int micro_batches) {
+  const std::string& strategy = options_.strategy;
+  if (strategy == "single" || strategy == "accumulate") {
+    const int in_turn = strategy == "single" ? 1 : micro_batches;
+    run_.emplace<par::GradientAccumulation>(model_, par::GradientAccumulationOptions{.micro_batches = in_turn});
+  } else if (strategy == "dp") {
+    run_.emplace<par::DataParallel>(model_, devices_);
+  } else if (const std::optional<Sharded> sharded = sharded_of(strategy)) {
+    run_.emplace<par::ShardedDataParallel>(
+        model_, group_,
+        par::ShardedDataParallelOptions{.stage = sharded->stage,
+                                        .units = options_.units,
+                                        .micro_batches_per_rank = micro_batches / ranks(),
+                                        .offload_optimizer = sharded->offloads});
+  } else {
+    // Compare the parameters after each step, to detect a wrong gradient.
+    const int check_every = injection_.kind() == Injection::Kind::kCorrupt ? 1 : 0;
+    auto& run = run_.emplace<par::DistributedDataParallel>(
+        model_, group_,
+        par::DistributedDataParallelOptions{.micro_batches_per_rank = micro_batches / ranks(),
+                                            .check_every = check_every});
+    if (options_.comm_hook != "none") run.register_comm_hook(hook_of(options_));
+  }
 }
 
-std::vector<ls::nn::Parameter> Step::parameters() const {
-  return sharded_ ? sharded_->parameters() : model_.parameters();
+std::vector<par::ShardedParameter> Step::named_parameters() {
+  return with_run([](auto& run) { return run.named_parameters(); });
+}
+
+std::vector<ls::nn::Parameter> Step::parameters() {
+  return with_run([](auto& run) { return run.parameters(); });
 }
 
 ls::data::DataLoader<> Step::loader(std::shared_ptr<const ls::data::Dataset> set) const {
@@ -164,27 +168,23 @@ ls::data::DataLoader<> Step::loader(std::shared_ptr<const ls::data::Dataset> set
 void Step::begin() {
   ++steps_;
   if (group_) injection_.before_step(steps_, *group_);
-  if (stop_signal() == 0) return;
-  if (ddp_) ddp_->request_stop();  // sent with this step's gradients
-  if (sharded_) sharded_->request_stop();
 }
 
-bool Step::stop_requested() const {
-  if (sharded_) return sharded_->stop_requested();
-  return ddp_ ? ddp_->stop_requested() : stop_signal() != 0;
+// Ranks send the request with the next step's gradients.
+bool Step::stop_requested() {
+  return with_run([](auto& run) {
+    if (stop_signal() != 0) run.request_stop();
+    return run.stop_requested();
+  });
 }
 
 void Step::clip_grad_norm_(double max_norm) {
-  if (sharded_)
-    sharded_->clip_grad_norm_(max_norm);
-  else
-    ls::nn::clip_grad_norm_(model_.parameters(), max_norm);
+  with_run([&](auto& run) { run.clip_grad_norm_(max_norm); });
 }
 
 void Step::gather(ls::FunctionRef<void()> body) {
-  if (!sharded_) return body();
   const std::vector<par::LinkTraffic> before = links();
-  sharded_->gathered(body);
+  with_run([&](auto& run) { run.gathered(body); });
   for (const par::LinkTraffic& link : difference(links(), before)) {
     const auto is_same = [&](const par::LinkTraffic& each) {
       return each.from == link.from && each.to == link.to && each.phase == link.phase;
@@ -206,22 +206,23 @@ bool Step::agree(bool wanted) {
   return answer.item<std::int64_t>() != 0;
 }
 
+par::CheckpointParts Step::of_run(const ls::CheckpointParts& parts) {
+  return {.model = with_run([](auto& run) { return par::CheckpointModel(&run); }),
+          .optimizer = parts.optimizer,
+          .scheduler = parts.scheduler,
+          .extra = parts.extra,
+          .metadata = parts.metadata};
+}
+
+// Where every process has the whole model, one saves alone.
 void Step::save(const std::string& path, const ls::CheckpointParts& parts) {
-  if (!sharded_) return ls::save_checkpoint(path, parts);
-  par::save_checkpoint(path, {.model = &*sharded_,
-                              .optimizer = parts.optimizer,
-                              .scheduler = parts.scheduler,
-                              .extra = parts.extra,
-                              .metadata = parts.metadata});
+  if (!is_sharded()) return ls::save_checkpoint(path, parts);
+  par::save_checkpoint(path, of_run(parts));
 }
 
 void Step::load(const std::string& path, const ls::CheckpointParts& parts) {
-  if (!sharded_) return ls::load_checkpoint(path, parts);
-  par::load_checkpoint(path, {.model = &*sharded_,
-                              .optimizer = parts.optimizer,
-                              .scheduler = parts.scheduler,
-                              .extra = parts.extra,
-                              .metadata = parts.metadata});
+  if (!is_sharded()) return ls::load_checkpoint(path, parts);
+  par::load_checkpoint(path, of_run(parts));
 }
 
 void Step::share_random_state() {
@@ -243,12 +244,12 @@ void Step::check_injection() {
                   options_.inject, steps_));
 }
 
-par::TrafficStats* Step::traffic() { return dp_ ? &dp_->traffic() : group_ ? &group_->traffic() : nullptr; }
+par::TrafficStats& Step::traffic() {
+  return *with_run([](auto& run) { return &run.traffic(); });
+}
 
 // The traffic counters of this process, without those of `gathered`.
-std::vector<par::LinkTraffic> Step::links() {
-  return traffic() ? difference(traffic()->links(), gathered_links_) : std::vector<par::LinkTraffic>();
-}
+std::vector<par::LinkTraffic> Step::links() { return difference(traffic().links(), gathered_links_); }
 
 PhaseBytes Step::booked() {
   PhaseBytes bytes = {};
@@ -259,7 +260,6 @@ PhaseBytes Step::booked() {
 // The traffic counters of all processes, without Phase::kOther, which is not part of the training, and without copies
 // inside a process (traffic.h: a negative end).
 std::vector<par::LinkTraffic> Step::links_of_all() {
-  if (!traffic()) return {};
   std::vector<par::LinkTraffic> links = this->links();
   std::erase_if(links, [](const par::LinkTraffic& link) {
     return link.phase == par::Phase::kOther || link.from < 0 || link.to < 0;
@@ -336,22 +336,12 @@ Moved Step::moved() {
   return moved;
 }
 
-// A step of M micro-batches in turn keeps floor(log2((M + 1) / 2)) sets of gradients besides the sum (docs/parallel.md).
-Memory Step::memory() const {
-  if (sharded_) {
-    const par::ShardedPlan plan = sharded_->plan();
-    return {.parameters = plan.parameter_bytes,
-            .gradients = plan.gradient_bytes,
-            .optimizer = plan.optimizer_bytes,
-            .units = plan.unit_bytes};
-  }
-  std::int64_t bytes = 0;
-  for (const ls::nn::Parameter& parameter : model_.parameters())
-    bytes += parameter->numel() * static_cast<std::int64_t>(ls::item_size(parameter->dtype()));
-  const bool is_in_turn = accumulation_ || ddp_;
-  const std::int64_t in_turn = is_in_turn ? options_.micro_batches / ranks() : 1;
-  const auto sets = static_cast<std::int64_t>(std::bit_width(static_cast<std::uint64_t>(in_turn + 1) / 2) - 1);
-  return {.parameters = bytes, .gradients = (1 + sets) * bytes, .optimizer = 2 * bytes};
+Memory Step::memory() {
+  const par::TrainingPlan plan = with_run([](auto& run) { return run.plan(); });
+  return {.parameters = plan.parameter_bytes,
+          .gradients = plan.gradient_bytes,
+          .optimizer = plan.optimizer_bytes,
+          .units = plan.unit_bytes};
 }
 
 }  // namespace samples

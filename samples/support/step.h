@@ -1,4 +1,5 @@
-// One training step, forward and backward, with each strategy. All differences between the strategies are here.
+// One training step, forward and backward, with each strategy. The strategies have one interface; they differ in how they
+// are constructed.
 #pragma once
 
 #include <lockstep/lockstep.h>
@@ -8,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <type_traits>
+#include <variant>
 #include <vector>
 
 #include "support/inject.h"
@@ -28,8 +30,8 @@ class Step {
 
   // The parameters for this process's optimizer, with the shapes of the whole ones: those of the model, or this rank's
   // pieces of them.
-  std::vector<ls::parallel::ShardedParameter> named_parameters() const;
-  std::vector<ls::nn::Parameter> parameters() const;
+  std::vector<ls::parallel::ShardedParameter> named_parameters();
+  std::vector<ls::nn::Parameter> parameters();
 
   // A loader of this process's batches. With micro-batches, a batch concatenates this process's micro-batches, all of
   // the same size.
@@ -45,17 +47,13 @@ class Step {
       return criterion(scores, y);
     };
     const auto loss_fn = [&](const ls::Tensor& x, const ls::Tensor& y) { return take_loss(model_(x), y); };
-    if (accumulation_) return accumulation_->backward(x, y, loss_fn);
-    if (ddp_) {
-      const ls::Tensor loss = ddp_->backward(x, y, loss_fn);
-      injection_.after_backward(steps_, *group_, model_);
-      return loss;
-    }
-    if (sharded_) return sharded_->backward(x, y, loss_fn);
-    if (dp_ && !is_loss_outside_) return dp_->backward(x, y, loss_fn);
-    const ls::Tensor scores = dp_ ? (*dp_)(x) : model_(x);  // DataParallel gathers them on the first device
-    const ls::Tensor loss = take_loss(scores, y);
-    loss.backward();
+    const ls::Tensor loss = with_run([&](auto& run) {
+      if (!is_loss_outside_) return run.backward(x, y, loss_fn);
+      const ls::Tensor outside = take_loss(run(x), y);  // DataParallel gathers the scores on the first device
+      outside.backward();
+      return outside;
+    });
+    if (group_) injection_.after_backward(steps_, *group_, model_);
     return loss;
   }
   // Scales the gradients so that their norm is at most `max_norm`. Collective.
@@ -75,7 +73,7 @@ class Step {
   // The number of samples of all processes, if this process has `x`.
   std::int64_t rows(const ls::Tensor& x) const { return x.size(0) * ranks(); }
   // Whether to stop after this step. All ranks get the same answer after the same step.
-  bool stop_requested() const;
+  bool stop_requested();
 
   ls::Device device() const { return devices_[0]; }  // the model's device; for dp that of the first replica
   int ranks() const { return group_ ? group_->size() : 1; }
@@ -88,7 +86,8 @@ class Step {
   // metadata. A file fits all strategies. All ranks must call load; for save, those of a sharded model.
   void save(const std::string& path, const ls::CheckpointParts& parts);
   void load(const std::string& path, const ls::CheckpointParts& parts);
-  bool is_sharded() const { return sharded_.has_value(); }
+  // Whether each process has a part of the model, so that all of them save.
+  bool is_sharded() const { return std::holds_alternative<ls::parallel::ShardedDataParallel>(run_); }
   // Call before the main rank saves after a stop: gathers the random state of all ranks.
   void share_random_state();
   // Call on all ranks when the training is over: throws lockstep::InvalidArgument if the fault of --inject never
@@ -97,7 +96,7 @@ class Step {
   // Collective: the bytes sent, summed over all ranks.
   Moved moved();
   // Memory of this process by the closed forms of ShardedDataParallel, before the first step.
-  Memory memory() const;
+  Memory memory();
   // Collective: the hash of each rank's parameters.
   std::vector<std::uint64_t> hashes();
   // Collective: the traces of all ranks on the main rank, of which the first one notes the run's bytes. `trace` is this
@@ -105,10 +104,24 @@ class Step {
   std::vector<ls::Trace> traces(ls::Trace trace);
 
  private:
+  // Returns body(run), for the run of the strategy.
+  template <class Body>
+  auto with_run(Body body) {
+    return std::visit(
+        [&](auto& run) -> decltype(body(std::get<ls::parallel::GradientAccumulation>(run_))) {
+          if constexpr (std::is_same_v<decltype(run), std::monostate&>)
+            throw ls::Error("Step: there is no run");
+          else
+            return body(run);
+        },
+        run_);
+  }
+  void make_run(int micro_batches);
+  ls::parallel::CheckpointParts of_run(const ls::CheckpointParts& parts);
   void begin();
   void gather(ls::FunctionRef<void()> body);
   PhaseBytes booked();
-  ls::parallel::TrafficStats* traffic();
+  ls::parallel::TrafficStats& traffic();
   std::vector<ls::parallel::LinkTraffic> links();
   std::vector<ls::parallel::LinkTraffic> links_of_all();
 
@@ -117,10 +130,9 @@ class Step {
   std::vector<ls::Device> devices_;
   bool is_loss_outside_;
   std::shared_ptr<ls::parallel::ProcessGroup> group_;
-  std::optional<ls::parallel::GradientAccumulation> accumulation_;
-  std::optional<ls::parallel::DataParallel> dp_;
-  std::optional<ls::parallel::DistributedDataParallel> ddp_;
-  std::optional<ls::parallel::ShardedDataParallel> sharded_;
+  std::variant<std::monostate, ls::parallel::GradientAccumulation, ls::parallel::DataParallel,
+               ls::parallel::DistributedDataParallel, ls::parallel::ShardedDataParallel>
+      run_;
   PhaseBytes at_start_ = {};
   std::vector<ls::parallel::LinkTraffic> links_at_start_ = {}, gathered_links_ = {};  // the latter outside of steps
   std::int64_t steps_ = 0;

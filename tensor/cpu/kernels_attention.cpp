@@ -13,6 +13,7 @@
 #include "lockstep/tensor/cpu/packets_internal.h"
 #include "lockstep/tensor/cpu/tile_product_internal.h"
 #include "lockstep/tensor/kernels/pointwise_internal.h"
+#include "lockstep/tensor/ops/attention_internal.h"
 #include "lockstep/tensor/random/philox_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {

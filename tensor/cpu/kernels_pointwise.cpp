@@ -27,9 +27,9 @@ void value_loop(const Loop<2>& loop, const PointwiseParams& params) {
   });
 }
 
-template <class F>
+template <class F, raw::DTypeRule kRule>
 void run_value(const Loop<2>& loop, DType dtype, const PointwiseParams& params) {
-  if constexpr (requires { F::kIntegers; }) {
+  if constexpr (kRule == raw::DTypeRule::kNumbers) {
     for_number(dtype, [&]<class T>(T) { value_loop<F, T>(loop, params); });
   } else {
     for_float(dtype, [&]<class T>(T) { value_loop<F, T>(loop, params); });
@@ -57,9 +57,9 @@ void run_second_derivative(const Loop<3>& loop, DType dtype, const PointwisePara
 
 }  // namespace
 
-#define POINTWISE(name, functor, low, high)                                                        \
+#define POINTWISE(name, functor, dtypes, low, high)                                                \
   void name(const Loop<2>& loop, DType dtype, const PointwiseParams& params) {                     \
-    run_value<functor>(loop, dtype, params);                                                       \
+    run_value<functor, raw::DTypeRule::dtypes>(loop, dtype, params);                               \
   }                                                                                                \
   void name##_derivative(const Loop<4>& loop, DType dtype, const PointwiseParams& params) {        \
     run_derivative<functor>(loop, dtype, params);                                                  \

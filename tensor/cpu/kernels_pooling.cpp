@@ -7,6 +7,7 @@
 
 #include "lockstep/tensor/cpu/packets_internal.h"
 #include "lockstep/tensor/cpu/planes_internal.h"
+#include "lockstep/tensor/ops/image_ops_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
 

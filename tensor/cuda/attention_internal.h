@@ -7,6 +7,7 @@
 #include "lockstep/tensor/cuda/divisor_internal.h"
 #include "lockstep/tensor/cuda/launch_internal.h"
 #include "lockstep/tensor/cuda/tile_internal.h"
+#include "lockstep/tensor/ops/attention_internal.h"
 #include "lockstep/tensor/random/philox_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {

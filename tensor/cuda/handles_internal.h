@@ -12,6 +12,7 @@
 
 #include "lockstep/tensor/cuda/algorithm_cache_internal.h"
 #include "lockstep/tensor/cuda/runtime_internal.h"
+#include "lockstep/tensor/ops/image_ops_internal.h"
 
 struct cudnnContext;
 

@@ -5,6 +5,7 @@
 #include "lockstep/tensor/cuda/launch_internal.h"
 #include "lockstep/tensor/kernels/for_dtype_internal.h"
 #include "lockstep/tensor/kernels/wide_internal.h"
+#include "lockstep/tensor/ops/combine_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
 

@@ -2,6 +2,7 @@
 #include "lockstep/tensor/cuda/divisor_internal.h"
 #include "lockstep/tensor/cuda/launch_internal.h"
 #include "lockstep/tensor/kernels/for_dtype_internal.h"
+#include "lockstep/tensor/ops/image_ops_internal.h"
 
 #ifdef __CUDACC__
 #include "lockstep/tensor/cuda/convolution_internal.h"

@@ -2,6 +2,7 @@
 #include "lockstep/tensor/cuda/reduce_internal.h"
 #include "lockstep/tensor/kernels/for_dtype_internal.h"
 #include "lockstep/tensor/kernels/pointwise_internal.h"
+#include "lockstep/tensor/ops/losses.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
 

@@ -17,7 +17,7 @@ struct Value {
 };
 
 template <class F>
-struct Slope {
+struct Derivative {
   F f;
   template <class T>
   HOST_DEVICE T operator()(T grad, T x, T y) const {
@@ -26,7 +26,7 @@ struct Slope {
 };
 
 template <class F>
-struct Bend {
+struct SecondDerivative {
   F f;
   template <class T>
   HOST_DEVICE T operator()(T grad, T x) const {
@@ -56,11 +56,11 @@ bool run_half(const char* op, const Loop<N>& loop, DType dtype, const F& f) {
   return true;
 }
 
-template <class F>
+template <class F, raw::DTypeRule kRule>
 void run_value(const char* op, const Loop<2>& loop, DType dtype, const PointwiseParams& params) {
   const Value<F> value{make_pointwise<F>(params)};
   if (run_half(op, loop, dtype, value)) return;
-  if constexpr (requires { F::kIntegers; })
+  if constexpr (kRule == raw::DTypeRule::kNumbers)
     for_number(dtype, [&]<class T>(T) { run_loop<T, T>(op, loop, value); });
   else
     for_float(dtype, [&]<class T>(T) { run_loop<T, T>(op, loop, value); });
@@ -68,21 +68,21 @@ void run_value(const char* op, const Loop<2>& loop, DType dtype, const Pointwise
 
 template <class F>
 void run_derivative(const char* op, const Loop<4>& loop, DType dtype, const PointwiseParams& params) {
-  const Slope<F> slope{make_pointwise<F>(params)};
-  if (run_half(op, loop, dtype, slope)) return;
-  for_float(dtype, [&]<class T>(T) { run_loop<T, T, T, T>(op, loop, slope); });
+  const Derivative<F> derivative{make_pointwise<F>(params)};
+  if (run_half(op, loop, dtype, derivative)) return;
+  for_float(dtype, [&]<class T>(T) { run_loop<T, T, T, T>(op, loop, derivative); });
 }
 
 template <class F>
 void run_second_derivative(const char* op, const Loop<3>& loop, DType dtype, const PointwiseParams& params) {
-  for_float(dtype, [&]<class T>(T) { run_loop<T, T, T>(op, loop, Bend<F>{make_pointwise<F>(params)}); });
+  for_float(dtype, [&]<class T>(T) { run_loop<T, T, T>(op, loop, SecondDerivative<F>{make_pointwise<F>(params)}); });
 }
 
 }  // namespace
 
-#define POINTWISE(name, functor, low, high)                                                        \
+#define POINTWISE(name, functor, dtypes, low, high)                                                \
   void name(const Loop<2>& loop, DType dtype, const PointwiseParams& params) {                     \
-    run_value<functor>(#name, loop, dtype, params);                                                \
+    run_value<functor, raw::DTypeRule::dtypes>(#name, loop, dtype, params);                        \
   }                                                                                                \
   void name##_derivative(const Loop<4>& loop, DType dtype, const PointwiseParams& params) {        \
     run_derivative<functor>(#name " backward", loop, dtype, params);                               \

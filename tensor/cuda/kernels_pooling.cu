@@ -5,6 +5,7 @@
 #include "lockstep/tensor/cuda/divisor_internal.h"
 #include "lockstep/tensor/cuda/launch_internal.h"
 #include "lockstep/tensor/kernels/for_dtype_internal.h"
+#include "lockstep/tensor/ops/image_ops_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
 

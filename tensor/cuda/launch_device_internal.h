@@ -1,9 +1,8 @@
-// The launches of launch_internal.h as kernels on the current device's stream.
+// The launches of launch_internal.h, which includes this file, as kernels on the current device's stream.
 #pragma once
 
 #include <algorithm>
 
-#include "lockstep/tensor/cuda/launch_internal.h"
 #include "lockstep/tensor/cuda/runtime_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {

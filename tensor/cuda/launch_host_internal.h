@@ -1,10 +1,8 @@
-// The launches of launch_internal.h as loops of the calling thread: run immediately or, while a graph is captured, in
-// each replay.
+// The launches of launch_internal.h, which includes this file, as loops of the calling thread: run immediately or, while
+// a graph is captured, in each replay.
 #pragma once
 
 #include <functional>
-
-#include "lockstep/tensor/cuda/launch_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
 

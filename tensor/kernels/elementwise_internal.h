@@ -8,6 +8,7 @@
 
 #include "lockstep/tensor/half_internal.h"
 #include "lockstep/tensor/kernels/level_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
 

@@ -10,17 +10,33 @@
 
 #include "lockstep/base/device.h"
 #include "lockstep/tensor/dtype.h"
-#include "lockstep/tensor/ops/attention_internal.h"
-#include "lockstep/tensor/ops/combine_internal.h"
-#include "lockstep/tensor/ops/image_ops_internal.h"
-#include "lockstep/tensor/ops/losses.h"
-#include "lockstep/tensor/ops/ops_internal.h"
-#include "lockstep/tensor/ops/optim_ops_internal.h"
 #include "lockstep/tensor/random/random_draws_internal.h"
 #include "lockstep/tensor/scalar.h"
 #include "lockstep/tensor/shape.h"
 
 namespace lockstep {
+
+// Defined next to the raw operations that fill them, in tensor/ops. A kernel's file includes the header it needs.
+namespace raw {
+struct AdamStep;
+struct Attention;
+struct Combine;
+struct Convolution;
+struct LionStep;
+struct NllOptions;
+struct PointwiseParams;
+struct RmsPropStep;
+struct SgdStep;
+struct SteppedMemory;
+struct Windows;
+enum class BinaryOp : std::uint8_t;
+enum class Compare : std::uint8_t;
+enum class ConvolutionPass : std::uint8_t;
+enum class PointwiseLoss : std::uint8_t;
+enum class Reduction : std::uint8_t;
+enum class Scatter : std::uint8_t;
+enum class Step : std::uint8_t;
+}  // namespace raw
 
 // A loop nest over N operands of one (already broadcast) shape. Operand 0 is the output. Strides are in elements; a
 // stride of 0 repeats. Dimensions are merged where all operands allow it.

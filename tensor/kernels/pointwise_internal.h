@@ -9,17 +9,16 @@
 #include <type_traits>
 
 #include "lockstep/tensor/kernels/dual_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
 
 struct Neg {
-  static constexpr bool kIntegers = true;  // accepts integer tensors, which keep their dtype
   HOST_DEVICE static auto value(auto x) { return -x; }
   HOST_DEVICE static auto derivative(auto x, auto /*y*/) { return decltype(x)(-1); }
 };
 
 struct Abs {
-  static constexpr bool kIntegers = true;
   HOST_DEVICE static auto value(auto x) { return x < 0 ? -x : x + 0; }  // + 0 turns -0 into 0
   template <class T>
   HOST_DEVICE static T derivative(T x, T /*y*/) {
@@ -143,7 +142,6 @@ struct Sigmoid {  // 1 / (1 + e^-x): if e^-x overflows, 1 / infinity is 0, the r
 };
 
 struct Relu {
-  static constexpr bool kIntegers = true;
   static constexpr bool kStops = true;  // a derivative of 0 gives gradient 0, even for an infinite incoming gradient
   HOST_DEVICE static auto value(auto x) { return x < 0 ? 0 : x; }  // NaN stays
   template <class T>

@@ -1,6 +1,7 @@
 // CPU kernels that record trace events.
 #include "lockstep/base/trace.h"
 #include "lockstep/tensor/kernels/kernels_internal.h"
+#include "lockstep/tensor/ops/optim_ops_internal.h"
 
 namespace lockstep {
 namespace {

@@ -6,10 +6,11 @@
 #include <memory>
 #include <string>
 
-#include "lockstep/tensor/kernels/kernels_internal.h"
 #include "lockstep/tensor/memory/storage.h"
 
 namespace lockstep {
+
+struct KernelTable;
 
 // Supplies memory to kernels while a graph is captured. Freed memory may be reused immediately: launches run in order.
 class CaptureMemory {

@@ -93,7 +93,7 @@ void Storage::release() {
   data_ = nullptr;
 }
 
-// Apart from data(), so that its code in every operation is one test.
+// Not part of data(), whose inlined code in every operation is then one test.
 void Storage::request_memory() {
   if (kind_ != Kind::kReleasable || bytes_ == 0) return;
   StorageSupplier& supplier = *static_cast<StorageSupplier*>(owner_.get());

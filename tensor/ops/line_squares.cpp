@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lockstep/tensor/kernels/kernels_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::raw {
 namespace {

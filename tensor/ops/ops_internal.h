@@ -54,11 +54,16 @@ Tensor to(const Tensor& x, Device device);
 Tensor contiguous(const Tensor& x);
 Tensor clone(const Tensor& x);
 
-// --- pointwise.def (pointwise.cpp) ----------------------------------------------------------------------------------
+// --- pointwise.def (pointwise_ops.cpp) ------------------------------------------------------------------------------
 enum class Pointwise : std::uint8_t {
-#define POINTWISE(name, functor, low, high) name,
+#define POINTWISE(name, ...) name,
 #include "lockstep/tensor/ops/pointwise.def"
 #undef POINTWISE
+};
+// The dtypes that the kernel of a pointwise function computes in.
+enum class DTypeRule : std::uint8_t {
+  kFloats,   // f32 and f64: integers are converted to f32 first
+  kNumbers,  // integers as well, which keep their dtype
 };
 struct PointwiseParams {  // parameters of the functor: negative slope, limits, exponent
   double a = 0, b = 0;

@@ -7,6 +7,7 @@
 #include "lockstep/tensor/half_dtypes_internal.h"
 #include "lockstep/tensor/kernels/kernels_internal.h"
 #include "lockstep/tensor/memory/accelerator_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::raw {
 

@@ -14,7 +14,7 @@
 #include "lockstep/tensor/half_dtypes_internal.h"
 #include "lockstep/tensor/memory/capture_internal.h"
 #include "lockstep/tensor/ops/wrappers_internal.h"
-#include "lockstep/tensor/random/random_context_internal.h"
+#include "lockstep/tensor/random/random_draws_internal.h"
 #include "lockstep/tensor/random/random_ops_internal.h"
 
 namespace lockstep {
@@ -156,14 +156,15 @@ __extension__ using Wide = unsigned __int128;
 
 namespace {
 
-// f16 and bf16 numbers are drawn in f32 and rounded.
-bool draws_half(const TensorOptions& options) { return options.dtype && is_half(*options.dtype); }
-TensorOptions in_f32(const TensorOptions& options) { return {.dtype = kFloat32, .device = options.device}; }
-
-Tensor float_tensor(const char* op, const Shape& shape, const TensorOptions& options) {
+// f16 and bf16 numbers are drawn in f32, into the result of float_tensor, and rounded to the dtype of the options.
+Tensor float_tensor(const char* op, const Shape& shape, TensorOptions options) {
+  if (options.dtype && is_half(*options.dtype)) options.dtype = kFloat32;
   Tensor out = empty(shape, options);
   require_float(op, out);
   return out;
+}
+Tensor rounded(const Tensor& drawn, const TensorOptions& options) {
+  return to(drawn, options.dtype.value_or(drawn.dtype()));
 }
 
 // Elements of one counter block.
@@ -219,25 +220,21 @@ std::uint64_t blocks_of(std::int64_t elements, DType dtype) {
 }
 
 Tensor uniform(const Shape& shape, double low, double high, const TensorOptions& options) {
-  if (draws_half(options)) return to(uniform(shape, low, high, in_f32(options)), *options.dtype);
   const Tensor out = float_tensor("rand", shape, options);
-  return out.numel() > 0 ? draw_uniform(out, next_call(out), 0, low, high) : out;
+  return rounded(out.numel() > 0 ? draw_uniform(out, next_call(out), 0, low, high) : out, options);
 }
 Tensor uniform_at(const random::Position& position, std::int64_t first, const Shape& shape, double low, double high,
                   const TensorOptions& options) {
-  if (draws_half(options)) return to(uniform_at(position, first, shape, low, high, in_f32(options)), *options.dtype);
-  return draw_uniform(float_tensor("rand", shape, options), position, first, low, high);
+  return rounded(draw_uniform(float_tensor("rand", shape, options), position, first, low, high), options);
 }
 
 Tensor normal(const Shape& shape, const TensorOptions& options) {
-  if (draws_half(options)) return to(normal(shape, in_f32(options)), *options.dtype);
   const Tensor out = float_tensor("randn", shape, options);
-  return out.numel() > 0 ? draw_normal(out, next_call(out), 0) : out;
+  return rounded(out.numel() > 0 ? draw_normal(out, next_call(out), 0) : out, options);
 }
 Tensor normal_at(const random::Position& position, std::int64_t first, const Shape& shape,
                  const TensorOptions& options) {
-  if (draws_half(options)) return to(normal_at(position, first, shape, in_f32(options)), *options.dtype);
-  return draw_normal(float_tensor("randn", shape, options), position, first);
+  return rounded(draw_normal(float_tensor("randn", shape, options), position, first), options);
 }
 
 random::Position next_dropout(std::int64_t elements, Device device) {
@@ -246,11 +243,9 @@ random::Position next_dropout(std::int64_t elements, Device device) {
 
 Tensor dropout_mask(const Shape& shape, double keep, const TensorOptions& options, const random::Position& position) {
   LOCKSTEP_CHECK(keep >= 0 && keep <= 1, "dropout: the probability to keep is {}, outside [0, 1]", keep);
-  const DType dtype = options.dtype.value_or(kFloat32);
-  if (is_half(dtype)) return to(dropout_mask(shape, keep, in_f32(options), position), dtype);
-  Tensor out = float_tensor("dropout", shape, options);
+  const Tensor out = float_tensor("dropout", shape, options);
   if (out.numel() > 0) kernels(out.device()).dropout_mask(out.raw_data(), out.numel(), out.dtype(), position, keep);
-  return out;
+  return rounded(out, options);
 }
 
 namespace {

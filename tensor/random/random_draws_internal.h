@@ -1,10 +1,9 @@
 // Sites, calls and positions of random draws, and the repetition of a function's draws.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
-
-#include "lockstep/tensor/random/random.h"
 
 namespace lockstep::random {
 
@@ -53,6 +52,22 @@ class SiteGuard {
   const void* module_;
   FindSite find_site_;
   const SiteGuard* outer_;
+};
+
+// The calling thread's innermost SiteGuard; null outside of modules.
+const SiteGuard* innermost_site_guard();
+
+// While it exists, the calling thread draws at the site of another thread, whose innermost guard is `guard`. The guard
+// must outlive it.
+class SiteContext {
+ public:
+  explicit SiteContext(const SiteGuard* guard);
+  ~SiteContext();
+  SiteContext(const SiteContext&) = delete;
+  SiteContext& operator=(const SiteContext&) = delete;
+
+ private:
+  const SiteGuard* previous_;
 };
 
 struct Draw {

@@ -34,22 +34,22 @@ ls::Tensor with_pow_scalar(const ls::Tensor& x) {
 }  // namespace
 
 TEST_CASE("every pointwise function has the gradient and the second derivative of its value") {
-#define POINTWISE(name, functor, low, high) \
-  check(                                    \
+#define POINTWISE(name, functor, dtypes, low, high) \
+  check(                                            \
       #name, [](const Inputs& in) { return ls::name(in[0]); }, low, high);
-#define POINTWISE_WITH_PARAMETERS(name, functor, low, high) \
-  check(                                                    \
+#define POINTWISE_WITH_PARAMETERS(name, functor, dtypes, low, high) \
+  check(                                                            \
       #name, [](const Inputs& in) { return with_##name(in[0]); }, low, high);
 #include "lockstep/tensor/ops/pointwise.def"
 #undef POINTWISE
 }
 
 TEST_CASE("every pointwise function of a strided view has the gradient of its value") {
-#define POINTWISE(name, functor, low, high) \
-  check(                                    \
+#define POINTWISE(name, functor, dtypes, low, high) \
+  check(                                            \
       #name, [](const Inputs& in) { return ls::name(in[0].t()); }, low, high);
-#define POINTWISE_WITH_PARAMETERS(name, functor, low, high) \
-  check(                                                    \
+#define POINTWISE_WITH_PARAMETERS(name, functor, dtypes, low, high) \
+  check(                                                            \
       #name, [](const Inputs& in) { return with_##name(in[0].t()); }, low, high);
 #include "lockstep/tensor/ops/pointwise.def"
 #undef POINTWISE

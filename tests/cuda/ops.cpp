@@ -65,8 +65,9 @@ TEST_CASE("pointwise operations, dense and strided") {
       check(name + " transposed", {values({5, 4, 3}, low, high, dtype)},
             [&](const Inputs& in) { return function(in[0].transpose(0, 2)); });
     };
-#define POINTWISE(name, functor, low, high) each(#name, low, high, [](const ls::Tensor& x) { return ls::name(x); });
-#define POINTWISE_WITH_PARAMETERS(name, functor, low, high)
+#define POINTWISE(name, functor, dtypes, low, high) \
+  each(#name, low, high, [](const ls::Tensor& x) { return ls::name(x); });
+#define POINTWISE_WITH_PARAMETERS(...)
 #include "lockstep/tensor/ops/pointwise.def"
 #undef POINTWISE
     each("leaky_relu", -8, 8, [](const ls::Tensor& x) { return ls::leaky_relu(x, 0.2); });

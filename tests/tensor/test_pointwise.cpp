@@ -10,8 +10,8 @@ using Function = std::function<ls::Tensor(const ls::Tensor&)>;
 
 const std::vector<std::pair<std::string, Function>>& functions() {
   static const std::vector<std::pair<std::string, Function>> table = {
-#define POINTWISE(name, functor, low, high) {#name, [](const ls::Tensor& x) { return ls::name(x); }},
-#define POINTWISE_WITH_PARAMETERS(name, functor, low, high)
+#define POINTWISE(name, ...) {#name, [](const ls::Tensor& x) { return ls::name(x); }},
+#define POINTWISE_WITH_PARAMETERS(...)
 #include "lockstep/tensor/ops/pointwise.def"
 #undef POINTWISE
       {"leaky_relu", [](const ls::Tensor& x) { return ls::leaky_relu(x); }},

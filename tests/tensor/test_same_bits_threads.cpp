@@ -10,7 +10,7 @@ namespace {
 // Functions of one operand: values, derivatives and second derivatives of the pointwise functions.
 Table pointwise() {
   Table table;
-#define POINTWISE(name, functor, low, high)                                                                        \
+#define POINTWISE(name, functor, dtypes, low, high)                                                                \
   table.push_back({#name,                                                                                          \
                    [](const Tensors& in) {                                                                         \
                      return Tensors{ls::raw::pointwise(ls::raw::Pointwise::name, in[0], {0.5, 1.5})};              \

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <span>
 
+#include "lockstep/autograd/history_internal.h"
 #include "lockstep/base/check_internal.h"
 #include "lockstep/base/warning.h"
 #include "lockstep/parallel/comm/backend_internal.h"
+#include "lockstep/parallel/step/plan.h"
 #include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::parallel {
@@ -25,7 +27,7 @@ std::vector<BucketLayout> GradientBuckets::plan(const optim::NamedParameters& pa
 
 GradientBuckets::GradientBuckets(const optim::NamedParameters& parameters, std::shared_ptr<ProcessGroup> group,
                                  std::vector<BucketLayout> layouts, const BucketTotals& before)
-    : group_(std::move(group)), slots_(parameters.size()), totals_(before) {
+    : group_(std::move(group)), queue_(LaunchQueue::of(*group_)), slots_(parameters.size()), totals_(before) {
   for (std::size_t p = 0; p < parameters.size(); ++p) {
     slots_[p].name = parameters[p].first;
     slots_[p].leaf = parameters[p].second.master();
@@ -35,12 +37,9 @@ GradientBuckets::GradientBuckets(const optim::NamedParameters& parameters, std::
   if (!buckets_.empty()) buckets_.back().gradients.is_last = true;  // none while all parameters are frozen
 }
 
-void GradientBuckets::attach(CompleteHook on_complete) {
-  on_complete_ = std::move(on_complete);
-  for (std::size_t p = 0; p < slots_.size(); ++p) {
-    Slot& slot = slots_[p];
+void GradientBuckets::attach() {
+  for (const Slot& slot : slots_) {
     if (slot.dtype == slot.view.dtype()) autograd::set_gradient_view(slot.leaf, slot.view);
-    slot.hook = autograd::register_leaf_hook(slot.leaf, [this, p](autograd::Run& run) { on_complete_(p, run); });
   }
 }
 
@@ -69,7 +68,6 @@ void GradientBuckets::make_bucket(BucketLayout layout) {
 
 GradientBuckets::~GradientBuckets() {
   for (Slot& slot : slots_) {
-    slot.hook.remove();
     const Tensor view = autograd::gradient_view(slot.leaf);  // may be the view of newer buckets
     if (view.defined() && view.ref().get() == slot.view.ref().get()) autograd::set_gradient_view(slot.leaf, Tensor());
   }
@@ -94,7 +92,10 @@ bool GradientBuckets::has_layouts(const std::vector<BucketLayout>& layouts) cons
 
 // --- a step --------------------------------------------------------------------------------------------------------
 
-void GradientBuckets::begin_step() {
+void GradientBuckets::begin_step(const StepSummary& own, double scale) {
+  own_ = own;
+  scale_ = scale;
+  order_.clear();
   start_ = Clock::time_point();
   launched_ = done_ = 0;
   for (Bucket& bucket : buckets_) {
@@ -104,6 +105,8 @@ void GradientBuckets::begin_step() {
 }
 
 void GradientBuckets::mark_ready(std::size_t parameter, const Tensor& gradient) {
+  advance();  // first: this gradient may be the last one
+  order_.push_back(parameter);
   if (start_ == Clock::time_point()) start_ = Clock::now();
   Slot& slot = slots_[parameter];
   slot.ready = true;
@@ -126,8 +129,17 @@ void GradientBuckets::mark_ready(std::size_t parameter, const Tensor& gradient) 
   if (--bucket.pending > 0) return;
   bucket.ready = seconds();
   trace(TraceKind::kBucketReady, bucket, slot.name);
+  if (own_.joined == 0) launch_full();
 }
 
+// Where models share the ranks, their launch orders may differ from rank to rank, so no rank may wait for others before
+// it has launched all buckets of all models.
+void GradientBuckets::launch_full() {
+  const Bucket* full = next();
+  for (; full && full->pending == 0 && (!queue_.is_shared() || fits_in_flight(*full)); full = next()) launch_next();
+}
+
+// True if launching this bucket cannot block.
 bool GradientBuckets::fits_in_flight(const Bucket& bucket) const {
   if (!reduction_->is_one_operation()) return false;  // a hook may start any number of operations
   const auto launched = std::span(buckets_).first(launched_);
@@ -135,19 +147,37 @@ bool GradientBuckets::fits_in_flight(const Bucket& bucket) const {
          (!is_small(bucket) || std::ranges::count_if(launched, is_small) < static_cast<std::ptrdiff_t>(kSmallInFlight));
 }
 
-void GradientBuckets::launch_metadata(const StepSummary& summary, double scale) {
+// Starts the reduction of the next bucket, in two parts: the metadata (the all-reduce policy: everything), then the
+// gradients.
+void GradientBuckets::launch_metadata() {
   Bucket& bucket = buckets_[launched_];
-  if (launched_ == 0) summary.write(bucket.metadata);
+  if (launched_ == 0) own_.write(bucket.metadata);
   bucket.launched = seconds();
   raw::copy(bucket.metadata, bucket.metadata_place);
   trace(TraceKind::kBucketLaunched, bucket, bucket.gradients.names.front());
-  explaining(bucket, "launching ", [&] { bucket.metadata_work = reduction_->start_metadata(bucket, *group_, scale); });
+  explaining(bucket, "launching ", [&] { bucket.metadata_work = reduction_->start_metadata(bucket, *group_, scale_); });
 }
 
 void GradientBuckets::launch_gradients() {
   Bucket& bucket = buckets_[launched_];
   explaining(bucket, "launching ", [&] { bucket.gradient_work = reduction_->start_gradients(bucket, *group_); });
   ++launched_;
+}
+
+void GradientBuckets::launch_next() {
+  launch_metadata();
+  launch_gradients();
+}
+
+void GradientBuckets::launch_rest() {
+  advance();
+  if (own_.joined > 0 && launched_ == 0) {
+    launch_metadata();
+    wait_for(0);
+    if (total().joined == group_->size()) return;
+    launch_gradients();
+  }
+  while (next()) launch_next();
 }
 
 // Runs `body` for a bucket, which an error names.
@@ -172,8 +202,9 @@ void GradientBuckets::wait_for(std::size_t b) {
   if (b == done_) mark_done();
 }
 
-void GradientBuckets::wait() {
-  for (std::size_t b = 0; b < buckets_.size(); ++b) wait_for(b);
+StepSummary GradientBuckets::wait() {
+  for (std::size_t b = 0; b < launched_; ++b) wait_for(b);
+  return total();
 }
 
 void GradientBuckets::drain() {
@@ -194,6 +225,8 @@ bool GradientBuckets::is_done(const std::shared_ptr<Work>& work) const {
   return !work || (reduction_->is_one_operation() ? work->is_completed() : work->is_known_complete());
 }
 
+// Advances the reductions in flight, which backends without a thread of their own do only when called, and records
+// which buckets are complete by now.
 void GradientBuckets::advance() {
   while (done_ < launched_ && group_->size() > 1) {
     const Bucket& bucket = buckets_[done_];
@@ -210,8 +243,8 @@ void GradientBuckets::mark_done() {
   trace(TraceKind::kBucketDone, bucket, bucket.gradients.names.front());
 }
 
-void GradientBuckets::finish_step(const StepScale& scale, double launched_scale) {
-  const double first = scale.first / reduction_->factor(launched_scale, group_->size());
+void GradientBuckets::fill(const StepScale& scale) {
+  const double first = scale.first / reduction_->factor(scale_, group_->size());
   for (Slot& slot : slots_) {
     if (get_element(buckets_[slot.bucket].metadata, slot.flag) == 0) continue;
     scale_gradient(slot.view, first);
@@ -252,7 +285,7 @@ std::string GradientBuckets::names(const Bucket& bucket) const {
   return in.size() > kShown ? fmt::format("{} and {} more", text, in.size() - kShown) : text;
 }
 
-void GradientBuckets::fill(DistributedDataParallelStats& stats) const {
+void GradientBuckets::fill_stats(TrainingStats& stats) const {
   for (const Bucket& bucket : buckets_) {
     stats.buckets.push_back({.bytes = bytes_of(bucket.memory),
                              .parameters = bucket.gradients.names,
@@ -264,9 +297,15 @@ void GradientBuckets::fill(DistributedDataParallelStats& stats) const {
   stats.reduced_bytes = totals_.reduced_bytes;
   stats.copies = totals_.copies;
   for (const Slot& slot : slots_) stats.copies += autograd::gradient_copies(slot.leaf);
-  const CommunicationOverlap overlap = communication_overlap(stats.buckets);
-  stats.overlap = overlap.share();
-  stats.overlap_bytes = overlap.byte_share();
+  stats.take_overlap();
+}
+
+std::int64_t GradientBuckets::bytes_sent() const {
+  std::int64_t bytes = 0;
+  for (const Bucket& bucket : buckets_)
+    bytes += all_reduce_bytes(bucket.memory.numel(), static_cast<std::int64_t>(item_size(bucket.memory.dtype())),
+                              group_->rank(), group_->size());
+  return bytes;
 }
 
 std::vector<std::string> GradientBuckets::unused() const {

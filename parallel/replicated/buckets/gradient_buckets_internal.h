@@ -8,12 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/autograd/history_internal.h"
 #include "lockstep/base/trace.h"
 #include "lockstep/parallel/replicated/buckets/bucket_reduction_internal.h"
-#include "lockstep/parallel/step/micro_batch_internal.h"
-#include "lockstep/parallel/step/stats.h"
-#include "lockstep/parallel/step/step_summary_internal.h"
+#include "lockstep/parallel/replicated/buckets/launch_queue_internal.h"
+#include "lockstep/parallel/step/gradient_reducer_internal.h"
 
 namespace lockstep::parallel {
 
@@ -23,7 +21,7 @@ struct BucketTotals {
   std::int64_t copies = 0;  // of gradients into their bucket or out of it, apart from those that autograd makes
 };
 
-class GradientBuckets {
+class GradientBuckets final : public GradientReducer {
  public:
   // Plans buckets of at most `cap_mb` MiB, for gradients that become ready in this order.
   static std::vector<BucketLayout> plan(const optim::NamedParameters& parameters, std::vector<std::size_t> order,
@@ -31,60 +29,46 @@ class GradientBuckets {
   // Allocates the buckets; all ranks must do so. `before`: totals of the buckets that these will replace.
   GradientBuckets(const optim::NamedParameters& parameters, std::shared_ptr<ProcessGroup> group,
                   std::vector<BucketLayout> layouts, const BucketTotals& before = {});
-  ~GradientBuckets();  // detaches
+  ~GradientBuckets() override;  // detaches
   GradientBuckets(const GradientBuckets&) = delete;
   GradientBuckets& operator=(const GradientBuckets&) = delete;
 
-  // Makes the parameters' gradients accumulate here. Each backward calls `on_complete` when one is complete.
-  using CompleteHook = Callback<void(std::size_t parameter, autograd::Run& run)>;
-  void attach(CompleteHook on_complete);
+  // Makes the parameters' gradients accumulate here.
+  void attach();
   // Replaces the all-reduce by a hook. Call it only between steps.
   void set_hook(std::shared_ptr<CommHook> hook) { reduction_ = make_hook_reduction(std::move(hook)); }
-  // The views that autograd accumulates in, by parameter; undefined for f16 and bf16 parameters, whose view is f32.
-  std::vector<Tensor> views() const;
+  // Undefined for f16 and bf16 parameters, whose view is f32.
+  std::vector<Tensor> views() const override;
   // False if these are other parameters, or Module::to has changed the dtype or device of one.
   bool fit(const std::vector<nn::Parameter>& parameters) const;
 
   std::size_t count() const { return buckets_.size(); }
+  std::int64_t bytes_sent() const;  // by this rank in a step, by the closed form of the canonical all_reduce
   bool has_layouts(const std::vector<BucketLayout>& layouts) const;
 
-  std::size_t size() const { return slots_.size(); }               // parameters
-  DType dtype() const { return buckets_.front().memory.dtype(); }  // of the summary
-  const Tensor& leaf(std::size_t parameter) const { return slots_[parameter].leaf; }
-  bool is_ready(std::size_t parameter) const { return slots_[parameter].ready; }
+  std::size_t size() const override { return slots_.size(); }
+  DType dtype() const override { return buckets_.front().memory.dtype(); }
+  const Tensor& leaf(std::size_t parameter) const override { return slots_[parameter].leaf; }
+  const std::string& name(std::size_t parameter) const override { return slots_[parameter].name; }
+  // The parameters in the order in which their gradients became ready in the last step.
+  const std::vector<std::size_t>& order() const { return order_; }
 
-  // --- a step, in this order ---------------------------------------------------------------------------------------
-  void begin_step();
-  // Marks a complete gradient as ready, and copies it to its view unless it is there. Undefined: this rank did not use
-  // the parameter.
-  void mark_ready(std::size_t parameter, const Tensor& gradient);
-  // The next bucket to launch; null if all have been launched.
-  const Bucket* next() const { return launched_ < buckets_.size() ? &buckets_[launched_] : nullptr; }
-  // True if launching this bucket cannot block. Where models share the ranks, their launch orders may differ from
-  // rank to rank, so no rank may wait for others before it has launched all buckets of all models.
-  bool fits_in_flight(const Bucket& bucket) const;
-  // Starts the reduction of the next bucket, in two parts: the metadata (the all-reduce policy: everything), then the
-  // gradients. `summary` is sent with the first bucket. The sums are multiplied by `scale`.
-  void launch_metadata(const StepSummary& summary, double scale);
-  void launch_gradients();
-  void wait_for_metadata() { wait_for(0); }  // of the first bucket
-  void wait();                               // for all buckets
-  // The sum of the ranks' summaries.
-  StepSummary total(double scale) const { return StepSummary::read(buckets_.front().metadata, scale); }
-  // Multiplies the gradients by scale.first (divided by the factor that the reduction has applied for
-  // `launched_scale`) and by scale.second, and places them in grad() of all parameters that any rank used.
-  void finish_step(const StepScale& scale, double launched_scale);
-  // Advances the reductions in flight, which backends without a thread of their own do only when called, and records
-  // which buckets are complete by now.
-  void advance();
+  // The summary is sent with the first bucket. A rank that has joined launches no gradients before the sum of the
+  // summaries says that another rank has not.
+  void begin_step(const StepSummary& own, double scale) override;
+  bool is_ready(std::size_t parameter) const override { return slots_[parameter].ready; }
+  // Copies the gradient to its view unless it is there, and launches full buckets, in order.
+  void mark_ready(std::size_t parameter, const Tensor& gradient) override;
+  void launch_rest() override;
+  StepSummary wait() override;
+  void fill(const StepScale& scale) override;
   // After a failed step, instead of the rest: waits for the operations in flight, whose memory is that of the next
   // step's gradients. Ignores errors.
   void drain();
-  // -----------------------------------------------------------------------------------------------------------------
 
   const BucketTotals& totals() const { return totals_; }
-  void fill(DistributedDataParallelStats& stats) const;
-  std::vector<std::string> unused() const;
+  void fill_stats(TrainingStats& stats) const override;
+  std::vector<std::string> unused() const override;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -95,10 +79,18 @@ class GradientBuckets {
     std::size_t bucket = 0;
     std::int64_t flag = 0;            // element of the metadata: 1 if this rank used the parameter
     bool ready = false, used = true;  // of the step
-    HookHandle hook;
   };
 
   void make_bucket(BucketLayout layout);
+  // The next bucket to launch; null if all have been launched.
+  const Bucket* next() const { return launched_ < buckets_.size() ? &buckets_[launched_] : nullptr; }
+  bool fits_in_flight(const Bucket& bucket) const;
+  void launch_full();
+  void launch_metadata();
+  void launch_gradients();
+  void launch_next();
+  StepSummary total() const { return StepSummary::read(buckets_.front().metadata, scale_); }
+  void advance();
   void wait_for(std::size_t bucket);
   void explaining(const Bucket& bucket, const char* doing, FunctionRef<void()> body);
   void mark_done();
@@ -109,10 +101,13 @@ class GradientBuckets {
   double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
 
   std::shared_ptr<ProcessGroup> group_;
+  LaunchQueue& queue_;  // the models on the same ranks
   std::unique_ptr<BucketReduction> reduction_ = make_all_reduce();
-  CompleteHook on_complete_;
   std::vector<Bucket> buckets_;
   std::vector<Slot> slots_;
+  std::vector<std::size_t> order_;
+  StepSummary own_ = {};                 // of the step
+  double scale_ = 1;                     // of the step
   std::size_t launched_ = 0, done_ = 0;  // of the step: buckets launched, and buckets known to be complete
   Clock::time_point start_;              // of the step: when its first gradient was ready
   BucketTotals totals_;

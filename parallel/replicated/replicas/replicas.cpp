@@ -4,7 +4,8 @@
 #include "lockstep/base/check_internal.h"
 #include "lockstep/tensor/autocast.h"
 #include "lockstep/tensor/ops/ops_internal.h"
-#include "lockstep/tensor/random/random_context_internal.h"
+#include "lockstep/tensor/random/random.h"
+#include "lockstep/tensor/random/random_draws_internal.h"
 
 namespace lockstep::parallel {
 

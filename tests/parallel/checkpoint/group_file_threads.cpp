@@ -5,7 +5,7 @@
 #include <map>
 #include <stdexcept>
 
-#include "lockstep/parallel/checkpoint/agreement_internal.h"
+#include "lockstep/parallel/step/agreement_internal.h"
 
 #include "tests/parallel/checkpoint/group_file.h"
 

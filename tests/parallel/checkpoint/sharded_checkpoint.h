@@ -1,7 +1,7 @@
 // Checkpoints in all modes of training: the file of any mode is the file of one process.
 #pragma once
 
-#include "lockstep/parallel/checkpoint/model_state_internal.h"
+#include "lockstep/parallel/step/model_state_internal.h"
 
 #include "tests/parallel/checkpoint/group_file.h"
 #include "tests/parallel/step/same_bits.h"

@@ -19,7 +19,8 @@ void on_all_ranks(ProcessGroup* group, FunctionRef<void()> work);
 // Rank 0's `text`, of at most 4,096 bytes, on all ranks.
 std::string text_of_rank_0(ProcessGroup* group, const std::string& text);
 
-// The `own` numbers of all ranks, one row for each rank; null stands for this process alone. All ranks pass as many.
+// The `own` numbers of all ranks, one row for each rank; null stands for this process alone. All ranks pass the same
+// count of numbers.
 Tensor gather_numbers(ProcessGroup* group, const std::vector<std::int64_t>& own);
 
 }  // namespace lockstep::parallel

@@ -4,8 +4,7 @@
 #include <span>
 
 #include "lockstep/base/check_internal.h"
-#include "lockstep/parallel/checkpoint/agreement_internal.h"
-#include "lockstep/parallel/step/model_check_internal.h"
+#include "lockstep/parallel/step/agreement_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::parallel {
@@ -96,8 +95,11 @@ std::string text_of_rank_0(ProcessGroup* group, const std::string& text) {
 
 Tensor gather_numbers(ProcessGroup* group, const std::vector<std::int64_t>& own) {
   const auto count = static_cast<std::int64_t>(own.size());
-  if (!group || count == 0) return raw::from_bytes(own.data(), {1, count}, kInt64);
-  return gather_numbers(*group, own);
+  const Tensor row = raw::from_bytes(own.data(), {1, count}, kInt64);
+  if (!group || count == 0) return row;
+  const Tensor all = raw::empty({group->size(), count}, {.dtype = kInt64});
+  group->all_gather(all, row)->wait();
+  return all;
 }
 
 }  // namespace lockstep::parallel

@@ -7,22 +7,21 @@ namespace {
 
 struct PointwiseEntry {
   const char* name;
+  DTypeRule dtypes;
   void (*KernelTable::*value)(const Loop<2>&, DType, const PointwiseParams&);
   void (*KernelTable::*derivative)(const Loop<4>&, DType, const PointwiseParams&);
   void (*KernelTable::*second_derivative)(const Loop<3>&, DType, const PointwiseParams&);
 };
 
 constexpr PointwiseEntry kEntries[] = {
-#define POINTWISE(name, functor, low, high) \
-  {#name, &KernelTable::name, &KernelTable::name##_derivative, &KernelTable::name##_second_derivative},
+#define POINTWISE(name, functor, dtypes, low, high)                               \
+  {#name, DTypeRule::dtypes, &KernelTable::name, &KernelTable::name##_derivative, \
+   &KernelTable::name##_second_derivative},
 #include "lockstep/tensor/ops/pointwise.def"
 #undef POINTWISE
 };
 
 const PointwiseEntry& entry(Pointwise op) { return kEntries[static_cast<std::size_t>(op)]; }
-
-// True for operations that keep integer dtypes; all others convert integers to f32 first.
-bool keeps_integers(Pointwise op) { return op == Pointwise::neg || op == Pointwise::abs || op == Pointwise::relu; }
 
 // Whether f16 and bf16 must be converted to f32 for the kernel. On cuda devices kernels compute with f16 and bf16
 // themselves, in f32, if all operands are contiguous and aligned for loads of 16 bytes: there memory limits the speed.
@@ -40,7 +39,7 @@ bool needs_widening(const Tensor& x, const Operands&... others) {
 const char* name(Pointwise op) { return entry(op).name; }
 
 Tensor pointwise(Pointwise op, const Tensor& x, const PointwiseParams& params) {
-  if (!x.is_floating_point() && !keeps_integers(op)) [[unlikely]]
+  if (!x.is_floating_point() && entry(op).dtypes == DTypeRule::kFloats) [[unlikely]]
     return pointwise(op, to(x, kFloat32), params);
   LOCKSTEP_CHECK(x.dtype() != kBool,
                  "{}: bool tensors are not supported, got {}; convert with to(kInt64), and for the "

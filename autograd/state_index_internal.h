@@ -11,7 +11,7 @@
 
 namespace lockstep::autograd {
 
-class StopIndex {
+class StateIndex {
  public:
   // The index stored for `key`; -1 if `key` is new, for the caller to replace. The reference is valid until the next
   // call.

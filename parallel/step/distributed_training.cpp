@@ -1,0 +1,198 @@
+#include "lockstep/parallel/step/distributed_training_internal.h"
+
+#include <utility>
+
+#include "lockstep/autograd/history_internal.h"
+#include "lockstep/base/check_internal.h"
+#include "lockstep/base/finally_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
+#include "lockstep/tensor/random/random.h"
+
+namespace lockstep::parallel {
+
+DistributedTraining::DistributedTraining(const char* mode, nn::Module& module, std::shared_ptr<ProcessGroup> of_ranks,
+                                         int micro_batches_per_rank, Weighting weighting)
+    : mode(mode), module(module), group(std::move(of_ranks)), micro_batches_per_rank(micro_batches_per_rank),
+      weighting(weighting), micro_batches(module) {
+  LOCKSTEP_CHECK(group, "{}: the process group is null; call init_process_group to make one", mode);
+  LOCKSTEP_CHECK(nn::current_replica_view() == nullptr, "{}: cannot be constructed inside a DataParallel replica",
+                 mode);
+  LOCKSTEP_CHECK(micro_batches_per_rank >= 1 && micro_batches_of_step() <= random::kMaxMicroBatches,
+                 "{}: {} micro-batches per rank on {} ranks, expected 1 to {} in total", mode, micro_batches_per_rank,
+                 group->size(), random::kMaxMicroBatches);
+}
+
+DistributedTraining::~DistributedTraining() {
+  for (HookHandle& hook : leaf_hooks_) hook.remove();
+}
+
+void DistributedTraining::attach_reducer() {
+  for (HookHandle& hook : leaf_hooks_) hook.remove();
+  leaf_hooks_.clear();
+  for (std::size_t p = 0; p < reducer().size(); ++p)
+    leaf_hooks_.push_back(
+        autograd::register_leaf_hook(reducer().leaf(p), [this, p](autograd::Run& run) { complete(p, run); }));
+  micro_batches.sets().set_views(reducer().views());
+}
+
+void DistributedTraining::share_buffers(int root) {
+  for (const nn::Buffer& buffer : module.buffers())
+    group->broadcast(buffer.master(), root, {.phase = Phase::kBuffers})->wait();
+}
+
+// --- a step -------------------------------------------------------------------------------------------------------
+
+MicroBatchPlan DistributedTraining::plan(std::int64_t samples) const {
+  return {.op = mode, .samples = samples, .micro_batches = micro_batches_per_rank, .weighting = weighting};
+}
+
+StepInputs DistributedTraining::inputs(StepSummary own) const {
+  own.stop = wants_stop ? 1 : 0;
+  own.joined = joining && joining->is_out() ? 1 : 0;
+  return {.own = own,
+          .ranks = group->size(),
+          .micro_batches_per_rank = micro_batches_per_rank,
+          .weighted = weighting == Weighting::kSamples,
+          .counts_joined = joining && joining->options().divide_by_initial_world_size};
+}
+
+Tensor DistributedTraining::run(const Batch& batch, MicroBatchLoss loss_fn) {
+  prepare();
+  const MicroBatchPlan of_batch = plan(rows_of(mode, batch));
+  LOCKSTEP_CHECK(!micro_batches.parameters().empty(),
+                 "{}: no parameter of the module requires grad; unfreeze one, or do not call backward", mode);
+  if (local_depth > 0) return run_local(of_batch, batch, loss_fn);
+  return run_or_end(*this, [&] { return run_step(of_batch, batch, loss_fn); });
+}
+
+void DistributedTraining::run_micro_batches(const MicroBatchPlan& of_batch, const Batch& batch, MicroBatchLoss loss_fn,
+                                            std::vector<Tensor>& losses, FunctionRef<void()> before_last) {
+  begin_micro_batches();
+  micro_batches.run(of_batch, group->rank() * micro_batches_per_rank, batch, loss_fn, losses, observer(), before_last);
+}
+
+// The backward of the last micro-batch fills the reducer.
+Tensor DistributedTraining::run_step(const MicroBatchPlan& of_batch, const Batch& batch, MicroBatchLoss loss_fn) {
+  AccumulatedGradients means(with_means()), own(with_own());
+  const OnError drop([this] { drop_partial_gradients(); });
+  std::vector<Tensor> losses;
+  std::optional<ReducedStep> owned;
+  std::optional<NoSync> local(&local_depth);
+  begin_step();
+  const auto begin_last = [&] {
+    StepInputs of_step = inputs({.micro_batches = of_batch.running(),
+                                 .samples = of_batch.samples,
+                                 .loss = losses.empty() ? 0 : combine_losses(losses).item<double>()});
+    of_step.sets = &micro_batches.sets();
+    of_step.accumulated = &own;
+    of_step.accumulated_factor = of_batch.samples > 0 ? 1 / of_batch.scale().first : micro_batches_per_rank;
+    local.reset();
+    begin_reduction();
+    owned.emplace(reducer(), of_step, step);
+  };
+  run_micro_batches(of_batch, batch, loss_fn, losses, begin_last);
+  if (losses.empty()) {  // no samples, but the other ranks wait for this rank's gradients
+    micro_batches.sets().begin(0, 1);
+    begin_last();
+  }
+  finish_step();
+  own.forget();
+  means.add_back();
+  return losses.empty() ? owned->mean_loss() : raw::to(owned->mean_loss(), losses[0].dtype());
+}
+
+void DistributedTraining::finish_step() {
+  last = step->finish();
+  if (last.joined == group->size()) return;
+  reduced();
+  if (joining) joining->after_step(last.joined);
+  if (shares_buffers() && micro_batches.has_buffers()) share_buffers(joining ? joining->buffers_of() : 0);
+  end_step();
+}
+
+// A step inside no_sync: the gradients stay in the module's parameters.
+Tensor DistributedTraining::run_local(const MicroBatchPlan& of_batch, const Batch& batch, MicroBatchLoss loss_fn) {
+  const AccumulatedGradients means(with_means());
+  AccumulatedGradients own(with_own());
+  const OnError drop([this] { drop_partial_gradients(); });
+  std::vector<Tensor> losses;
+  run_micro_batches(of_batch, batch, loss_fn, losses, [] {});
+  finish_local(of_batch, own);
+  return losses.empty() ? raw::full(Shape(), 0, {.dtype = kFloat32}) : combine_losses(losses, of_batch.scale());
+}
+
+void DistributedTraining::finish_local(const MicroBatchPlan& of_batch, AccumulatedGradients& own) {
+  if (of_batch.running() > 0) {
+    micro_batches.take_gradients(of_batch.scale());
+    own.add_back();
+  }
+  end_local_step();
+}
+
+// The sum over the ranks is that of a step's summary. No rank returns before all have read what is gathered.
+Tensor DistributedTraining::evaluate(const Batch& batch, MicroBatchLoss loss_fn) {
+  prepare();
+  MicroBatchPlan of_batch = plan(rows_of(mode, batch));
+  of_batch.evaluates = true;
+  std::vector<Tensor> losses;
+  return run_or_end(*this, [&] {
+    run_micro_batches(of_batch, batch, loss_fn, losses, [] {});
+    const StepInputs of_step = inputs({.micro_batches = of_batch.running(),
+                                       .samples = of_batch.samples,
+                                       .loss = losses.empty() ? 0 : combine_losses(losses).item<double>()});
+    const Tensor summary = raw::empty({StepSummary::kElements}, {.dtype = reducer().dtype()});
+    of_step.own.write(summary);
+    group->all_reduce_scaled(summary, of_step.scale())->wait();
+    const Tensor loss = of_step.mean_loss(StepSummary::read(summary, of_step.scale()), summary.dtype());
+    return losses.empty() ? loss : raw::to(loss, losses[0].dtype());
+  });
+}
+
+// The leaf hook of a parameter.
+void DistributedTraining::complete(std::size_t parameter, autograd::Run& run) {
+  reach(parameter, run);
+  if (!step) return;
+  LOCKSTEP_CHECK(step->takes(run),
+                 "{}: a backward that runs inside another one, in a hook or a Function, reached parameter {}; call "
+                 "autograd::grad there",
+                 mode, reducer().name(parameter));
+  step->complete(parameter);
+}
+
+void DistributedTraining::end_failed_step(const std::exception& error) {
+  failures_.tell(groups(), mode, error);
+  abandon_step();
+}
+
+// --- join: ranks with different numbers of batches -----------------------------------------------------------------
+// The step's summary says how many ranks have joined, without a message of its own.
+
+void DistributedTraining::join(FunctionRef<void()> body, const JoinOptions& options) {
+  if (!options.enable) return body();
+  LOCKSTEP_CHECK(!joining, "{}: join inside join of the same model", mode);
+  LOCKSTEP_CHECK(local_depth == 0, "{}: join inside no_sync, where no step is synchronised", mode);
+  check_join(options);
+  prepare();
+  joining.emplace(mode, options, *group);
+  const Finally leave([this] { joining.reset(); });
+  run_or_end(*this, [&] {
+    body();
+    shadow();
+  });
+  end_join();
+}
+
+// Takes part in the steps of the other ranks, without gradients of this rank. Every rank runs the last step of this
+// loop, because it learns by that step that all ranks have joined: then there was none.
+void DistributedTraining::shadow() {
+  joining->leave();
+  while (true) {
+    drop_gradients();  // the next step uses their memory
+    prepare();
+    run_step(plan(0), {}, [](const Batch&) { return Tensor(); });
+    if (last.joined == group->size()) return;
+    if (joining->options().shadow_step) joining->options().shadow_step();
+  }
+}
+
+}  // namespace lockstep::parallel
