@@ -62,7 +62,8 @@ TEST_CASE("a slice has the elements with its coordinates, and the slices of a di
                                                                {{2, 6, 4}, 1, 1, 2},
                                                                {{2, 6, 4, 3}, 2, 2, 2},
                                                                {{0, 6}, 1, 3, 1}}) {
-    CAPTURE(shape.to_string());
+    const std::string whole = shape.to_string();
+    CAPTURE(whole);
     Positions all;
     for (std::int64_t index = 0; index < of; ++index) {
       const TensorPart part = TensorPart::slice(shape, dim, index, of, parts);

@@ -75,7 +75,9 @@ inline ls::Tensor slice_of(const ls::Tensor& tensor, int dim, std::int64_t index
 // halves of columns.
 inline std::vector<Piece> slices(const ls::StateDict& dict, int rank, int size) {
   std::vector<Piece> pieces;
-  for (const auto& [name, tensor] : dict) {
+  for (const auto& entry : dict) {
+    const std::string& name = entry.first;
+    const ls::Tensor& tensor = entry.second;
     const auto add = [&](const ls::Tensor& part, const ls::TensorPart& place) {
       pieces.push_back({name, part, tensor.shape(), place});
     };
