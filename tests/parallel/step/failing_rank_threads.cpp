@@ -1,5 +1,5 @@
 // Steps that an exception ends, on threads.
-#include "tests/parallel/comm/late_backend.h"
+#include "tests/parallel/delayed/late_backend.h"
 #include "tests/parallel/step/failing_rank.h"
 
 TEST_CASE("threads: an exception in one rank's step is an error on all ranks, which names rank and exception") {

@@ -3,7 +3,7 @@
 #include <map>
 #include <sstream>
 
-#include "tests/parallel/comm/late_backend.h"
+#include "tests/parallel/delayed/late_backend.h"
 #include "tests/parallel/step/random_training.h"
 
 using namespace random_case;
