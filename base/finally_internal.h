@@ -1,4 +1,4 @@
-// What is done at the end of a scope. Not installed.
+// Actions at the end of a scope. Not installed.
 #pragma once
 
 #include <exception>

@@ -133,10 +133,6 @@ void DistributedDataParallel::State::check_join(const JoinOptions&) const {
                  "the steps of one model only; construct each model on its own group");
 }
 
-void DistributedDataParallel::State::drop_gradients() {
-  for (const nn::Parameter& parameter : micro_batches.parameters()) parameter.master().set_grad(Tensor());
-}
-
 // Joined ranks have not taken the optimizer's steps, so they get the parameters of a rank that has.
 void DistributedDataParallel::State::end_join() {
   const std::vector<std::int64_t> steps = joining->steps_of_all();

@@ -33,7 +33,6 @@ struct DistributedDataParallel::State final : DistributedTraining, ReducedModel 
   void end_local_step() override { gradients_are_means = false; }
   void abandon_step() override { schedule.buckets().drain(); }
   void check_join(const JoinOptions& options) const override;
-  void drop_gradients() override;
   void end_join() override;
 
   // --- for the queue ---

@@ -3,7 +3,6 @@
 #include "lockstep/base/check_internal.h"
 #include "lockstep/parallel/sharded/sharded_access_internal.h"
 #include "lockstep/parallel/sharded/sharded_state_internal.h"
-#include "lockstep/tensor/ops/ops_internal.h"
 #include "lockstep/tensor/random/random.h"
 
 namespace lockstep::parallel {

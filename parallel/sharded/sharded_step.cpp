@@ -6,7 +6,6 @@
 
 #include "lockstep/base/check_internal.h"
 #include "lockstep/parallel/sharded/sharded_state_internal.h"
-#include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::parallel {
 
@@ -71,13 +70,11 @@ void ShardedDataParallel::State::end_local_step() {
 }
 
 // The user has no way to get rid of gradients of the module's own parameters.
-void ShardedDataParallel::State::drop_partial_gradients() {
-  for (const nn::Parameter& parameter : micro_batches.parameters()) parameter.master().set_grad(Tensor());
-}
+void ShardedDataParallel::State::drop_partial_gradients() { DistributedTraining::drop_gradients(); }
 
 void ShardedDataParallel::State::drop_gradients() {
   for (const ShardedParameter& piece : all) piece.parameter.master().set_grad(Tensor());
-  drop_partial_gradients();
+  DistributedTraining::drop_gradients();
 }
 
 // Gathers are collectives also in no_sync, so the other ranks have to be told of an error.

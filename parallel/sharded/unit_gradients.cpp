@@ -50,7 +50,6 @@ void UnitGradients::allocate() {
   const auto empty = [&](std::int64_t elements, DType dtype, Device device) {
     const Tensor memory = group_->empty({elements}, dtype, device);
     raw::fill(memory, 0);  // the gaps are reduced as well
-    buffer_bytes_ += bytes_of(memory);
     return memory;
   };
   std::int64_t largest = 0;
@@ -95,7 +94,6 @@ void UnitGradients::set_views(std::size_t unit) {
 // --- a step --------------------------------------------------------------------------------------------------------
 
 void UnitGradients::begin_step(const StepSummary& own, double scale) {
-  wait_for_units();
   own_ = own;
   scale_ = scale;
   may_wait_ = options_.may_wait;

@@ -79,12 +79,12 @@ class UnitGradients final : public GradientReducer {
   void launch_rest() override;
   StepSummary wait() override;
   void fill(const StepScale& scale) override;
-  // For reductions that a failed step has left, whose memory is that of the next step's gradients.
+  // Before the micro-batches of a step: for reductions that a failed step has left, whose memory is that of this step's
+  // gradients.
   void wait_for_units();
 
   std::int64_t steps() const { return steps_; }
   std::int64_t summary_elements() const { return summary_.numel(); }
-  std::int64_t buffer_bytes() const { return buffer_bytes_; }  // of all memory for gradients
   void fill_stats(TrainingStats& stats) const override;
   std::vector<std::string> unused() const override;
 
@@ -136,7 +136,7 @@ class UnitGradients final : public GradientReducer {
   double scale_ = 1;
   bool may_wait_ = true;     // now
   Clock::time_point start_;  // of the step
-  std::int64_t steps_ = 0, copies_ = 0, buffer_bytes_ = 0;
+  std::int64_t steps_ = 0, copies_ = 0;
 };
 
 }  // namespace lockstep::parallel

@@ -9,11 +9,10 @@
 #include "lockstep/nn/layers/layers.h"
 #include "lockstep/nn/module_internal.h"
 #include "lockstep/parallel/step/micro_batch_internal.h"
+#include "lockstep/tensor/ops/line_squares_internal.h"
 
 namespace lockstep::parallel {
 namespace {
-
-constexpr std::int64_t kLineBytes = 64;
 
 // Whether `pattern`, in which '*' stands for any text without '.', describes the whole of `path`.
 bool matches(std::string_view pattern, std::string_view path) {

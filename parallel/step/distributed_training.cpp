@@ -17,7 +17,7 @@ DistributedTraining::DistributedTraining(const char* mode, nn::Module& module, s
   LOCKSTEP_CHECK(group, "{}: the process group is null; call init_process_group to make one", mode);
   LOCKSTEP_CHECK(nn::current_replica_view() == nullptr, "{}: cannot be constructed inside a DataParallel replica",
                  mode);
-  LOCKSTEP_CHECK(micro_batches_per_rank >= 1 && micro_batches_of_step() <= random::kMaxMicroBatches,
+  LOCKSTEP_CHECK(micro_batches_per_rank >= 1 && micro_batches_per_rank * group->size() <= random::kMaxMicroBatches,
                  "{}: {} micro-batches per rank on {} ranks, expected 1 to {} in total", mode, micro_batches_per_rank,
                  group->size(), random::kMaxMicroBatches);
 }
@@ -180,6 +180,10 @@ void DistributedTraining::join(FunctionRef<void()> body, const JoinOptions& opti
     shadow();
   });
   end_join();
+}
+
+void DistributedTraining::drop_gradients() {
+  for (const nn::Parameter& parameter : micro_batches.parameters()) parameter.master().set_grad(Tensor());
 }
 
 // Takes part in the steps of the other ranks, without gradients of this rank. Every rank runs the last step of this

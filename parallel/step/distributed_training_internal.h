@@ -32,7 +32,6 @@ class DistributedTraining {
   // After an exception in a step, which `error` describes: tells the other ranks.
   void end_failed_step(const std::exception& error);
 
-  int micro_batches_of_step() const { return group->size() * micro_batches_per_rank; }
   void share_buffers(int root);  // all ranks get those of rank `root`
 
   const char* const mode;  // the strategy's name, for errors
@@ -72,7 +71,7 @@ class DistributedTraining {
   virtual std::vector<ProcessGroup*> groups() const { return {group.get()}; }
   virtual void abandon_step() {}  // after a failed step
   virtual void check_join(const JoinOptions& options) const = 0;
-  virtual void drop_gradients() = 0;  // all of them, on a rank that has joined
+  virtual void drop_gradients();  // all of them, on a rank that has joined
   virtual void end_join() {}
   // -----------------------------------------------------------------------------------------------------------------
 

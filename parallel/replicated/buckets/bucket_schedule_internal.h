@@ -1,5 +1,5 @@
-// Which buckets a model uses: planned when its trained parameters are known, again when they have changed, and once by
-// the order in which gradients became ready in the first step.
+// The buckets that a model uses: planned when its trained parameters are known, again when they have changed, and once
+// by the order in which gradients became ready in the first step.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// What every operation does with its CallOptions, for any backend: phase and name in traces, traffic counters and errors.
+// The effects of CallOptions on every operation, for any backend: phase and name in traces, traffic counters and errors.
 #pragma once
 
 #include <array>

@@ -48,7 +48,7 @@ struct Counter {
   static inline std::atomic<int> destroyed{0};
 };
 
-struct Note {
+struct Label {
   std::string text = "empty";
 };
 
@@ -58,14 +58,14 @@ TEST_CASE("attachments of two types on one group are two objects, which duplicat
   Counter::destroyed = 0;
   with_threads("local", 2, [](const Group& group) {
     group->attachment<Counter>().value = 3;
-    CHECK(group->attachment<Note>().text == "empty");
-    group->attachment<Note>().text = "full";
+    CHECK(group->attachment<Label>().text == "empty");
+    group->attachment<Label>().text = "full";
     CHECK(group->attachment<Counter>().value == 3);
-    const Group twin = group->duplicate(), part = group->split(0, group->rank());
-    CHECK(&twin->attachment<Counter>() == &group->attachment<Counter>());
-    CHECK(&twin->duplicate()->attachment<Note>() == &group->attachment<Note>());
+    const Group second = group->duplicate(), part = group->split(0, group->rank());
+    CHECK(&second->attachment<Counter>() == &group->attachment<Counter>());
+    CHECK(&second->duplicate()->attachment<Label>() == &group->attachment<Label>());
     CHECK(part->attachment<Counter>().value == 0);
-    CHECK(part->attachment<Note>().text == "empty");
+    CHECK(part->attachment<Label>().text == "empty");
   });
   CHECK(Counter::destroyed == 4);  // of the group and of the split, on two ranks
 }
