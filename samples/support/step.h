@@ -107,8 +107,9 @@ class Step {
   // Returns body(run), for the run of the strategy.
   template <class Body>
   auto with_run(Body body) {
+    using Result = std::invoke_result_t<Body&, ls::parallel::GradientAccumulation&>;
     return std::visit(
-        [&](auto& run) -> decltype(body(std::get<ls::parallel::GradientAccumulation>(run_))) {
+        [&](auto& run) -> Result {
           if constexpr (std::is_same_v<decltype(run), std::monostate&>)
             throw ls::Error("Step: there is no run");
           else
