@@ -17,7 +17,7 @@ namespace lockstep::LOCKSTEP_KERNELS {
 namespace {
 
 constexpr std::int64_t kTinyProduct = 4096;  // multiplications; below, a library call costs more than the work
-constexpr std::int64_t kFewTerms = 256;      // terms that a library may add in sequence in a product with a vector
+constexpr std::int64_t kFewTerms = 256;   // terms that a library may add in sequence, oneDNN in products with a vector
 constexpr std::int64_t kBlockRows = 128;  // rows of one share of a large product, independent of the number of threads
 constexpr std::int64_t kShareFrom = 1 << 22;  // minimum multiplications for several threads
 
@@ -145,17 +145,26 @@ struct VectorProduct {
   static constexpr int kTogether = kPacketBytes == 64 ? 4 : 2;  // rows whose sums fit the registers
 };
 
+// At most kFewTerms at a time: Eigen adds as many in sequence as fit the processor's cache, so that the error, and the
+// bits, would depend on it.
 template <class T>
 void eigen_product(const Problem<T>& g) {
   using RowMajor = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
   using ColumnMajor = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::ColMajor>;
   using Stride = Eigen::OuterStride<>;
   Eigen::Map<RowMajor, 0, Stride> out(g.out, g.m, g.n, Stride(g.out_row));
+  const auto add = [&](const auto& a, const auto& b) {
+    out.setZero();
+    for (std::int64_t p = 0; p < g.k; p += kFewTerms) {
+      const std::int64_t terms = g.k - p < kFewTerms ? g.k - p : kFewTerms;
+      out.noalias() += a.middleCols(p, terms) * b.middleRows(p, terms);
+    }
+  };
   const auto with_a = [&](const auto& a) {
     if (g.b_column == 1)
-      out.noalias() = a * Eigen::Map<const RowMajor, 0, Stride>(g.b, g.k, g.n, Stride(g.b_row));
+      add(a, Eigen::Map<const RowMajor, 0, Stride>(g.b, g.k, g.n, Stride(g.b_row)));
     else
-      out.noalias() = a * Eigen::Map<const ColumnMajor, 0, Stride>(g.b, g.k, g.n, Stride(g.b_column));
+      add(a, Eigen::Map<const ColumnMajor, 0, Stride>(g.b, g.k, g.n, Stride(g.b_column)));
   };
   if (g.a_column == 1)
     with_a(Eigen::Map<const RowMajor, 0, Stride>(g.a, g.m, g.k, Stride(g.a_row)));

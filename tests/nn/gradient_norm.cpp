@@ -126,8 +126,8 @@ TEST_CASE("slices of columns: a tree over each slice's own lines, from any shard
           CHECK(nodes[i].level == part.nodes()[i].level);
           parameter.add(part.nodes()[i]);
         }
-        for (const nn::TreeNode& node : nn::sum_of_squares(own(ones).narrow(0, from, to - from), at.begin).nodes())
-          parameter_of_ones.add(node);
+        const nn::TreeSum part_of_ones = nn::sum_of_squares(own(ones).narrow(0, from, to - from), at.begin);
+        for (const nn::TreeNode& node : part_of_ones.nodes()) parameter_of_ones.add(node);
       }
       CHECK(same_number(parameter.total(), squares.back()));
       CHECK(same_number(parameter.total(), nn::sum_of_squares(own(x)).total()));
