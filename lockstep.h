@@ -49,6 +49,7 @@
 #include "lockstep/parallel/replicated/gradient_accumulation.h"
 #include "lockstep/parallel/sharded/sharded.h"
 #include "lockstep/parallel/step/random_state.h"
+#include "lockstep/parallel/step/recorder.h"
 #include "lockstep/tensor/autocast.h"
 #include "lockstep/tensor/memory/cuda_graph.h"
 #include "lockstep/tensor/random/random.h"

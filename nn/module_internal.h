@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/nn/module.h"
@@ -11,6 +12,11 @@ namespace lockstep::nn {
 inline std::string join(const std::string& path, const std::string& name) {
   return path.empty() ? name : path + "." + name;
 }
+
+// Whether `pattern`, in which '*' stands for any text without '.', describes the whole of `path`.
+bool matches(std::string_view pattern, std::string_view path);
+// Whether one of the patterns describes `path` or a module above it, or there are none.
+bool matches_any(const std::vector<std::string>& patterns, std::string_view path);
 
 // `"a", "b" and 3 more`
 std::string enumerate(const std::vector<std::string>& names);

@@ -1,4 +1,5 @@
 // Module: conversion to devices and dtypes, state_dict, load_state_dict.
+#include <algorithm>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -85,6 +86,26 @@ void replace_elements(const Tensor& tensor, const Tensor& fresh) {
 void materialize(Module& module, Device device) {
   convert_all(module,
               [&](const Tensor& tensor) { return is_deferred(tensor) ? initial_values(tensor, device) : tensor; });
+}
+
+bool matches(std::string_view pattern, std::string_view path) {
+  if (pattern.empty()) return path.empty();
+  if (pattern[0] != '*') return !path.empty() && path[0] == pattern[0] && matches(pattern.substr(1), path.substr(1));
+  for (std::size_t taken = 0;; ++taken) {
+    if (matches(pattern.substr(1), path.substr(taken))) return true;
+    if (taken == path.size() || path[taken] == '.') return false;
+  }
+}
+
+bool matches_any(const std::vector<std::string>& patterns, std::string_view path) {
+  const auto describes = [&](const std::string& pattern) {
+    for (std::size_t end = path.size(); end != std::string_view::npos;
+         end = end > 0 ? path.rfind('.', end - 1) : end - 1) {
+      if (matches(pattern, path.substr(0, end))) return true;
+    }
+    return false;
+  };
+  return patterns.empty() || std::ranges::any_of(patterns, describes);
 }
 
 std::string enumerate(const std::vector<std::string>& names) {

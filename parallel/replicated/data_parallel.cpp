@@ -7,6 +7,7 @@
 #include "lockstep/parallel/replicated/replicas/forward_pass_internal.h"
 #include "lockstep/parallel/replicated/replicas/gradient_sums_internal.h"
 #include "lockstep/parallel/step/micro_batch_loop_internal.h"
+#include "lockstep/parallel/step/recorder.h"
 #include "lockstep/tensor/memory/accelerator_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
 #include "lockstep/tensor/random/random_draws_internal.h"
@@ -32,6 +33,7 @@ struct DataParallel::State {
   Replicas replicas;
   MicroBatchBuffers buffers;
   std::shared_ptr<DeviceTraffic> traffic;
+  StepWatchers watchers;
 };
 
 namespace {
@@ -55,10 +57,12 @@ DataParallel::DataParallel(nn::Module& module, std::vector<Device> devices, cons
   LOCKSTEP_CHECK(nn::current_replica_view() == nullptr,
                  "DataParallel: cannot be constructed inside a replica of another DataParallel; construct it outside");
   state_ = std::make_unique<State>(module, std::move(devices), options);
+  recorder_ = Recorder::from_environment(*this);
 }
 DataParallel::~DataParallel() = default;
 
 nn::Module& DataParallel::module() const { return state_->module; }
+StepWatchers& DataParallel::watchers() { return state_->watchers; }
 TrainingPlan DataParallel::plan() const { return replicated_plan(state_->module, 1); }
 TrafficStats& DataParallel::traffic() { return state_->traffic->stats(); }
 
@@ -197,6 +201,7 @@ Tensor DataParallel::run(const Batch& batch, MicroBatchLoss loss_fn) {
   std::vector<Tensor> losses;
   MicroBatchStep(plan, batch, loss_fn, executor, losses).run();
   state.add_gradients(executor.leaves(), scale);
+  state.watchers.gradients_ready();
   return state.mean_loss(losses, scale);
 }
 

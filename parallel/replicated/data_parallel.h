@@ -54,6 +54,8 @@ class DataParallel : public TrainingStep<DataParallel> {
 
  private:
   friend class TrainingStep<DataParallel>;
+  friend class Recorder;
+  StepWatchers& watchers();
   Tensor run(const Batch& batch, MicroBatchLoss loss_fn);
   Tensor run_evaluation(const Batch& batch, MicroBatchLoss loss_fn);
   struct State;

@@ -7,6 +7,7 @@
 #include "lockstep/nn/deferred.h"
 #include "lockstep/parallel/replicated/distributed_state_internal.h"
 #include "lockstep/parallel/step/model_check_internal.h"
+#include "lockstep/parallel/step/recorder.h"
 #include "lockstep/tensor/kernels/kernels_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
 #include "lockstep/tensor/random/random.h"
@@ -21,6 +22,7 @@ DistributedDataParallel::DistributedDataParallel(nn::Module& module, std::shared
   state_->take_group();
   state_->share_state(0);
   state_->prepare();
+  recorder_ = Recorder::from_environment(*this);
 }
 
 DistributedDataParallel::~DistributedDataParallel() = default;
@@ -168,6 +170,7 @@ NoSync DistributedDataParallel::no_sync() {
 }
 
 nn::Module& DistributedDataParallel::module() const { return state_->module; }
+StepWatchers& DistributedDataParallel::watchers() { return state_->watchers; }
 std::shared_ptr<ProcessGroup> DistributedDataParallel::group() const { return state_->group; }
 void DistributedDataParallel::request_stop() { state_->wants_stop = true; }
 bool DistributedDataParallel::stop_requested() const { return state_->last.stop > 0; }

@@ -91,6 +91,8 @@ class DistributedDataParallel : public TrainingStep<DistributedDataParallel> {
 
  private:
   friend class TrainingStep<DistributedDataParallel>;
+  friend class Recorder;
+  StepWatchers& watchers();
   Tensor run(const Batch& batch, MicroBatchLoss loss_fn);
   Tensor run_evaluation(const Batch& batch, MicroBatchLoss loss_fn);
   struct State;

@@ -39,7 +39,10 @@ struct DistributedDataParallel::State final : DistributedTraining, ReducedModel 
   const ProcessGroup& own_group() const override { return *group; }
   bool takes_part(const autograd::Run& run) const override { return step && step->run() == &run; }
   void launch_rest() override { step->launch_rest(); }
-  void finish_step() override { DistributedTraining::finish_step(); }
+  void finish_step() override {
+    DistributedTraining::finish_step();
+    watchers.gradients_ready();
+  }
 
   DistributedDataParallelOptions options;
   BucketSchedule schedule;

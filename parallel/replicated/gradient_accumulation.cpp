@@ -4,6 +4,7 @@
 #include "lockstep/nn/deferred.h"
 #include "lockstep/parallel/step/accumulated_gradients_internal.h"
 #include "lockstep/parallel/step/micro_batch_loop_internal.h"
+#include "lockstep/parallel/step/recorder.h"
 #include "lockstep/tensor/random/random.h"
 
 namespace lockstep::parallel {
@@ -16,6 +17,7 @@ struct GradientAccumulation::State {
   nn::Module& module;
   GradientAccumulationOptions options;
   MicroBatchesInTurn micro_batches;
+  StepWatchers watchers;
 };
 
 GradientAccumulation::GradientAccumulation(nn::Module& module, const GradientAccumulationOptions& options) {
@@ -24,11 +26,13 @@ GradientAccumulation::GradientAccumulation(nn::Module& module, const GradientAcc
                  random::kMaxMicroBatches);
   nn::materialize(module);
   state_ = std::make_unique<State>(module, options);
+  recorder_ = Recorder::from_environment(*this);
 }
 GradientAccumulation::~GradientAccumulation() = default;
 
 Tensor GradientAccumulation::operator()(const Tensor& x) const { return state_->module(x); }
 nn::Module& GradientAccumulation::module() const { return state_->module; }
+StepWatchers& GradientAccumulation::watchers() { return state_->watchers; }
 TrainingPlan GradientAccumulation::plan() const {
   return replicated_plan(state_->module, state_->options.micro_batches);
 }
@@ -51,6 +55,7 @@ Tensor GradientAccumulation::run(const Batch& batch, MicroBatchLoss loss_fn) {
   state.micro_batches.run(plan, 0, batch, loss_fn, losses, none, [] {});
   state.micro_batches.take_gradients(scale);
   accumulated.add_back();
+  state.watchers.gradients_ready();
   return combine_losses(losses, scale);
 }
 

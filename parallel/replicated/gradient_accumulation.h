@@ -37,6 +37,8 @@ class GradientAccumulation : public TrainingStep<GradientAccumulation> {
 
  private:
   friend class TrainingStep<GradientAccumulation>;
+  friend class Recorder;
+  StepWatchers& watchers();
   Tensor run(const Batch& batch, MicroBatchLoss loss_fn);
   Tensor run_evaluation(const Batch& batch, MicroBatchLoss loss_fn);
   struct State;

@@ -3,6 +3,7 @@
 #include "lockstep/base/check_internal.h"
 #include "lockstep/nn/deferred.h"
 #include "lockstep/parallel/sharded/sharded_state_internal.h"
+#include "lockstep/parallel/step/recorder.h"
 
 namespace lockstep::parallel {
 namespace {
@@ -47,11 +48,13 @@ ShardedDataParallel::ShardedDataParallel(nn::Module& module, std::shared_ptr<Pro
   check_options(options);
   check_parameters(module.named_parameters());
   state_ = std::make_unique<State>(module, std::move(group), options);
+  recorder_ = Recorder::from_environment(*this);
 }
 
 ShardedDataParallel::~ShardedDataParallel() = default;
 
 nn::Module& ShardedDataParallel::module() const { return state_->module; }
+StepWatchers& ShardedDataParallel::watchers() { return state_->watchers; }
 
 std::vector<nn::Parameter> ShardedDataParallel::parameters() const {
   std::vector<nn::Parameter> parameters;

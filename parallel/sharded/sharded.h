@@ -126,6 +126,8 @@ class ShardedDataParallel : public TrainingStep<ShardedDataParallel> {
 
  private:
   friend class TrainingStep<ShardedDataParallel>;
+  friend class Recorder;
+  StepWatchers& watchers();
   friend class CheckpointModel;
   friend class ShardedAccessSupplier;
   Tensor run(const Batch& batch, MicroBatchLoss loss_fn);

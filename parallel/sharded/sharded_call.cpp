@@ -96,6 +96,7 @@ class ShardedDataParallel::State::Call {
       state.finish_step();
       own_->forget();
       means_->add_back();
+      state.watchers.gradients_ready();
     } else {
       state.finish_local(kPlan, *own_);
     }

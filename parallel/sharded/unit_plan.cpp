@@ -1,7 +1,6 @@
 #include "lockstep/parallel/sharded/unit_plan_internal.h"
 
 #include <algorithm>
-#include <string_view>
 #include <unordered_map>
 
 #include "lockstep/base/check_internal.h"
@@ -13,16 +12,6 @@
 
 namespace lockstep::parallel {
 namespace {
-
-// Whether `pattern`, in which '*' stands for any text without '.', describes the whole of `path`.
-bool matches(std::string_view pattern, std::string_view path) {
-  if (pattern.empty()) return path.empty();
-  if (pattern[0] != '*') return !path.empty() && path[0] == pattern[0] && matches(pattern.substr(1), path.substr(1));
-  for (std::size_t taken = 0;; ++taken) {
-    if (matches(pattern.substr(1), path.substr(taken))) return true;
-    if (taken == path.size() || path[taken] == '.') return false;
-  }
-}
 
 std::int64_t elements_of(const nn::Module& module) {
   std::int64_t elements = 0;
@@ -82,7 +71,7 @@ class Planner {
     used_.resize(patterns_.size());
     bool found = false;
     for (std::size_t k = 0; k < patterns_.size(); ++k) {
-      if (path.empty() || !matches(patterns_[k], path)) continue;
+      if (path.empty() || !nn::matches(patterns_[k], path)) continue;
       used_[k] = found = true;
     }
     return found;

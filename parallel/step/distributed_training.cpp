@@ -98,6 +98,7 @@ Tensor DistributedTraining::run_step(const MicroBatchPlan& of_batch, const Batch
   finish_step();
   own.forget();
   means.add_back();
+  if (last.joined < group->size()) watchers.gradients_ready();
   return losses.empty() ? owned->mean_loss() : raw::to(owned->mean_loss(), losses[0].dtype());
 }
 

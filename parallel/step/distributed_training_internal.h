@@ -45,6 +45,7 @@ class DistributedTraining {
   int local_depth = 0;  // > 0: gradients stay on this rank, in no_sync and before the last micro-batch
   bool wants_stop = false;
   StepSummary last = {};  // sum over all ranks, in the last step
+  StepWatchers watchers;
 
  protected:
   virtual ~DistributedTraining();

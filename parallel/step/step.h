@@ -62,6 +62,19 @@ class NoSync {
   int* depth_;  // number of guards of the mode; null: the mode has none
 };
 
+/// Functions to call when the gradients of a step are in grad(); not for users.
+class StepWatchers {
+ public:
+  void add(Callback<void()> watcher) { watchers_.push_back(std::move(watcher)); }  ///< there is no way to remove one
+  void gradients_ready() const {                                                   ///< calls them
+    for (const Callback<void()>& watcher : watchers_) watcher();
+  }
+
+ private:
+  std::vector<Callback<void()>> watchers_;
+};
+
+class Recorder;
 class ModelState;
 /// For the modes that keep the whole model; not for users.
 std::shared_ptr<ModelState> replicated_state(nn::Module& module, std::shared_ptr<ProcessGroup> group);
@@ -115,6 +128,7 @@ class TrainingStep {
 
  protected:
   ~TrainingStep() = default;
+  std::shared_ptr<Recorder> recorder_;  // of LOCKSTEP_RECORD; null: not set
 
  private:
   friend class CheckpointModel;

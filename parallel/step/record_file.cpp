@@ -1,0 +1,143 @@
+#include "lockstep/parallel/step/record_file_internal.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/stat.h>
+
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <system_error>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/tensor/ops/ops_internal.h"
+
+namespace lockstep::parallel {
+namespace {
+
+// Two rounds of a multiply-xorshift mixer.
+std::uint64_t mixed(std::uint64_t position, std::uint64_t bits) {
+  std::uint64_t x = position * 0x9e3779b97f4a7c15 ^ std::rotl(bits * 0xc2b2ae3d27d4eb4f, 31);
+  x = (x ^ x >> 32) * 0xd6e8feb86659fd93;
+  x = (x ^ x >> 32) * 0xd6e8feb86659fd93;
+  return x ^ x >> 32;
+}
+
+template <class Bits>
+std::uint64_t hash_of(const void* data, const TensorPart& part) {
+  const auto* element = static_cast<const Bits*>(data);
+  std::uint64_t sum = 0;
+  for (std::int64_t k = 0; k < part.runs(); ++k) {
+    const TensorPart::Run run = part.run_at(k);
+    for (std::int64_t i = 0; i < run.count; ++i) sum += mixed(static_cast<std::uint64_t>(run.first + i), *element++);
+  }
+  return sum;
+}
+
+std::string escaped(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    if (static_cast<unsigned char>(c) < ' ')
+      out += fmt::format("\\u{:04x}", c);
+    else
+      out += c;
+  }
+  return out;
+}
+
+[[noreturn]] void fail(const std::string& path, const char* operation, int error) {
+  throw IoError(
+      fmt::format("Recorder: {}: {}: {}{}", path, operation, std::generic_category().message(error),
+                  error == EEXIST ? "\nThere is a record of another run; remove it, or name another directory" : ""));
+}
+
+void make_directory(const std::string& path) {
+  for (std::size_t end = 0; end != std::string::npos;) {
+    end = path.find('/', end + 1);
+    const std::string parent = path.substr(0, end);
+    if (::mkdir(parent.c_str(), 0777) != 0 && errno != EEXIST) fail(parent, "mkdir", errno);
+  }
+}
+
+}  // namespace
+
+std::uint64_t record_hash(const Tensor& elements, const TensorPart& part) {
+  const void* const data = elements.raw_data();
+  switch (item_size(elements.dtype())) {
+    case 1:
+      return hash_of<std::uint8_t>(data, part);
+    case 2:
+      return hash_of<std::uint16_t>(data, part);
+    case 4:
+      return hash_of<std::uint32_t>(data, part);
+    default:
+      return hash_of<std::uint64_t>(data, part);
+  }
+}
+
+// A file that is written from start to end, in large pieces.
+struct RecordFile::Output {
+  explicit Output(std::string name)
+      : path(std::move(name)), file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) {
+    if (file.get() < 0) fail(path, "open", errno);
+  }
+  void add(const void* data, std::size_t size) {
+    const auto* const bytes = static_cast<const char*>(data);
+    buffer.insert(buffer.end(), bytes, bytes + size);
+    position += size;
+    if (buffer.size() >= std::size_t{1} << 20) flush();
+  }
+  void flush() {
+    for (std::size_t done = 0; done < buffer.size();) {
+      const ssize_t written = ::write(file.get(), buffer.data() + done, buffer.size() - done);
+      if (written < 0 && errno != EINTR) fail(path, "write", errno);
+      if (written > 0) done += static_cast<std::size_t>(written);
+    }
+    buffer.clear();
+  }
+
+  std::string path;
+  OwnDescriptor file;
+  std::vector<char> buffer;
+  std::uint64_t position = 0;
+};
+
+RecordFile::RecordFile(const std::string& directory, int rank, int ranks, bool has_values) {
+  make_directory(directory);
+  lines_ = std::make_unique<Output>(fmt::format("{}/rank{}.jsonl", directory, rank));
+  if (has_values) values_ = std::make_unique<Output>(fmt::format("{}/rank{}.values", directory, rank));
+  const std::string header = fmt::format("{{\"format\":1,\"rank\":{},\"ranks\":{}}}\n", rank, ranks);
+  lines_->add(header.data(), header.size());
+  flush();
+}
+
+RecordFile::~RecordFile() = default;
+
+void RecordFile::add(const RecordKey& key, const Tensor& tensor, const TensorPart& part, const Shape& whole) {
+  const Tensor elements = raw::contiguous(raw::to(tensor, Device()));
+  std::string line = fmt::format("{{\"step\":{},\"what\":\"{}\",\"micro_batch\":{},\"name\":\"{}\",\"call\":{}",
+                                 key.step, key.what, key.micro_batch, escaped(key.name), key.call);
+  line += fmt::format(",\"dtype\":\"{}\",\"shape\":[{}],\"hash\":\"{:016x}\"", name(tensor.dtype()),
+                      fmt::join(whole.begin(), whole.end(), ","), record_hash(elements, part));
+  if (part != TensorPart::whole(whole))
+    line += fmt::format(",\"part\":[{},{},{},{},{}]", part.first, part.run, part.stride, part.begin, part.numel);
+  const std::lock_guard lock(mutex_);
+  if (values_) {
+    line += fmt::format(",\"at\":{}", values_->position);
+    values_->add(elements.raw_data(), static_cast<std::size_t>(elements.numel()) * item_size(elements.dtype()));
+  }
+  line += "}\n";
+  lines_->add(line.data(), line.size());
+}
+
+void RecordFile::flush() {
+  const std::lock_guard lock(mutex_);
+  if (values_) values_->flush();
+  lines_->flush();
+}
+
+}  // namespace lockstep::parallel

@@ -1,0 +1,52 @@
+// The file of one rank of a recorded run: a line of JSON for each tensor, and on demand its values. Not installed.
+//
+//   {"format":1,"rank":0,"ranks":2}
+//   {"step":0,"what":"output","micro_batch":1,"name":"blocks.0","call":0,"dtype":"f32","shape":[8,32],
+//    "hash":"9c5a0e7b1d2f3a48"}
+//
+// A piece of a tensor has "part" (first, run, stride, begin and numel of TensorPart); with values "at" is the position of
+// its bytes in the file of values.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+#include "lockstep/base/file_internal.h"
+#include "lockstep/tensor/tensor.h"
+#include "lockstep/tensor/tensor_part.h"
+
+namespace lockstep::parallel {
+
+// The sum over the part's elements of a hash of (position in the whole tensor, bits). `elements` is contiguous CPU
+// memory.
+std::uint64_t record_hash(const Tensor& elements, const TensorPart& part);
+
+// Which tensor of a run a line describes.
+struct RecordKey {
+  std::int64_t step = 0;
+  const char* what = "";
+  int micro_batch = -1;  // -1: of the whole step
+  std::string_view name = {};
+  std::int64_t call = 0;  // the number of the call of the module, or of the input
+};
+
+// Threads may add lines at the same time.
+class RecordFile {
+ public:
+  // Makes the directory. Throws IoError if the files cannot be created, or exist.
+  RecordFile(const std::string& directory, int rank, int ranks, bool has_values);
+  ~RecordFile();
+
+  // `tensor` is the part of a tensor of shape `whole`.
+  void add(const RecordKey& key, const Tensor& tensor, const TensorPart& part, const Shape& whole);
+  void flush();  // what was added so far is in the files
+
+ private:
+  struct Output;
+  std::mutex mutex_;
+  std::unique_ptr<Output> lines_, values_;  // values: null without
+};
+
+}  // namespace lockstep::parallel

@@ -1,0 +1,75 @@
+/// \file
+/// Records a training run, so that the program `lockstep-diff` can say where it first differs from another run, also
+/// from one in another mode or on another number of ranks:
+///
+///     parallel::Recorder recorder(run, "record_a");  // while it exists, steps of `run` are recorded
+///     for (...) { run.backward(x, y, loss_fn); optimizer.step(); }
+///
+///     $ lockstep-diff record_a record_b
+///
+/// Each rank writes a file of its own, with the hash of each tensor: of the model's inputs, of every module's output and
+/// of the gradient of its input, of each parameter's gradient in each micro-batch and after the reduction, and of all
+/// parameters and buffers after the step. A hash is a sum over the elements, so that the hashes of pieces on several
+/// ranks add up to that of the whole tensor. Recording changes no bits. Without a change of the program, the environment
+/// variable LOCKSTEP_RECORD names the directory, and LOCKSTEP_RECORD_VALUES=1 adds the values; a process's second run then
+/// records in the subdirectory 2, and so on. Set them on all ranks.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/parallel/step/step.h"
+
+namespace lockstep::parallel {
+
+/// What a Recorder records.
+struct RecorderOptions {
+  bool values = false;  ///< also the values: lockstep-diff then names the first element that differs
+  /// Which modules, with all below them: their paths, with '*' for any text without '.'. Empty: all.
+  std::vector<std::string> modules = {};
+  std::int64_t first_step = 0;  ///< steps count from 0, from the construction of the Recorder on
+  std::int64_t last_step = -1;  ///< -1: to the end
+};
+
+/// Records the steps of a run while it exists. A step is one call of `run.backward(x, y, loss_fn)`, or a forward of the
+/// module and the backward of the user's own that follows; the latter's reduced gradients are recorded with
+/// DistributedDataParallel and ShardedDataParallel only. Forwards without gradients are not recorded.
+class Recorder {
+ public:
+  /// Makes the directory. Throws IoError if it cannot be written, or has a record already. `run`'s module must outlive
+  /// this object.
+  template <class Mode>
+  Recorder(Mode& run, const std::string& directory, const RecorderOptions& options = {})
+      : Recorder(Source{run.module(), run.named_parameters(), run.group()}, directory, options) {
+    run.watchers().add(gradients_ready());
+  }
+  /// For the constructors of runs: a Recorder if LOCKSTEP_RECORD is set, else null.
+  template <class Mode>
+  static std::shared_ptr<Recorder> from_environment(Mode& run) {
+    const std::string directory = next_directory(run.group().get());
+    return directory.empty() ? nullptr : std::make_shared<Recorder>(run, directory, environment_options());
+  }
+  /// Records the parameters after the last step.
+  ~Recorder();
+  Recorder(const Recorder&) = delete;
+  Recorder& operator=(const Recorder&) = delete;
+
+ private:
+  struct Source {
+    nn::Module& module;
+    std::vector<ShardedParameter> parameters;
+    std::shared_ptr<ProcessGroup> group;
+  };
+  Recorder(Source source, const std::string& directory, const RecorderOptions& options);
+  Callback<void()> gradients_ready();
+  static std::string next_directory(ProcessGroup* group);
+  static RecorderOptions environment_options();
+
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace lockstep::parallel

@@ -1,0 +1,232 @@
+#include "tools/diff/first_difference.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <tuple>
+#include <utility>
+
+#include "lockstep/nn/module_internal.h"
+
+namespace diff {
+namespace {
+
+int phase(What what) { return what <= What::kMicroBatchGradient ? 0 : what == What::kGradient ? 1 : 2; }
+
+// The module of a tensor: of a parameter the one that it belongs to.
+std::string_view module_of(const Key& key) {
+  const std::string_view name = key.name;
+  if (key.what <= What::kInputGradient) return name;
+  const std::size_t dot = name.rfind('.');
+  return name.substr(0, dot == std::string_view::npos ? 0 : dot);
+}
+
+bool wants(const Question& question, const Key& key) {
+  return (!question.step || *question.step == key.step) && ls::nn::matches_any(question.modules, module_of(key));
+}
+
+std::vector<int> ranks_of(const std::vector<Line>& lines) {
+  std::vector<int> ranks;
+  for (const Line& line : lines) ranks.push_back(line.rank);
+  return ranks;
+}
+
+// One line for each part of the tensor, from the lowest rank that has it.
+std::vector<Line> parts_of(const std::vector<Line>& lines) {
+  std::vector<Line> parts;
+  for (const Line& line : lines) {
+    if (std::ranges::none_of(parts, [&](const Line& each) { return each.part == line.part; })) parts.push_back(line);
+  }
+  return parts;
+}
+
+std::int64_t elements_of(const std::vector<Line>& parts) {
+  std::int64_t elements = 0;
+  for (const Line& part : parts) elements += part.part.numel;
+  return elements;
+}
+
+std::uint64_t hash_of(const std::vector<Line>& parts) {
+  std::uint64_t sum = 0;
+  for (const Line& part : parts) sum += part.hash;
+  return sum;
+}
+
+// --- elements --------------------------------------------------------------------------------------------------------
+
+struct Values {
+  std::vector<std::uint64_t> bits;  // by position in the whole tensor
+  std::vector<double> values;
+  std::vector<int> ranks;  // -1: no rank has the element
+};
+
+void place(const RunRecord& run, const Line& line, Values& all) {
+  const ls::Tensor elements = values_of(run, line), numbers = elements.to(ls::kFloat64);
+  const auto* const bytes = static_cast<const std::byte*>(elements.raw_data());
+  const std::size_t size = ls::item_size(line.dtype);
+  for (std::int64_t i = 0; i < line.part.numel; ++i) {
+    const auto at = static_cast<std::size_t>(line.part.at(i));
+    std::memcpy(&all.bits[at], bytes + static_cast<std::size_t>(i) * size, size);
+    all.values[at] = numbers.span<double>()[static_cast<std::size_t>(i)];
+    all.ranks[at] = line.rank;
+  }
+}
+
+Values values_of_all(const RunRecord& run, const std::vector<Line>& parts) {
+  const auto elements = static_cast<std::size_t>(ls::TensorPart::whole(parts[0].shape).numel);
+  Values all{std::vector<std::uint64_t>(elements), std::vector<double>(elements), std::vector<int>(elements, -1)};
+  for (const Line& part : parts) place(run, part, all);
+  return all;
+}
+
+void find_element(const RunRecord& run_a, const std::vector<Line>& a, const RunRecord& run_b,
+                  const std::vector<Line>& b, Difference& difference) {
+  const auto has_values = [](const Line& line) { return line.at.has_value(); };
+  if (!std::ranges::all_of(a, has_values) || !std::ranges::all_of(b, has_values)) return;
+  const Values in_a = values_of_all(run_a, a), in_b = values_of_all(run_b, b);
+  for (std::size_t i = 0; i < in_a.bits.size(); ++i) {
+    if (in_a.ranks[i] < 0 || in_b.ranks[i] < 0) continue;
+    ++difference.elements;
+    if (in_a.bits[i] == in_b.bits[i]) continue;
+    if (difference.differing++ > 0) continue;
+    difference.element = static_cast<std::int64_t>(i);
+    difference.a = {in_a.values[i], in_a.bits[i], in_a.ranks[i]};
+    difference.b = {in_b.values[i], in_b.bits[i], in_b.ranks[i]};
+  }
+}
+
+// --- tensors ---------------------------------------------------------------------------------------------------------
+
+// Ranks of one run that have the same part with different values.
+std::optional<Difference> difference_within(const RunRecord& run, const Key& key, const std::vector<Line>& lines) {
+  for (const Line& part : parts_of(lines)) {
+    std::vector<Line> same, other;
+    for (const Line& line : lines) {
+      if (line.part == part.part) (line.hash == part.hash ? same : other).push_back(line);
+    }
+    if (other.empty()) continue;
+    Difference difference{.key = key,
+                          .ranks_a = ranks_of(same),
+                          .ranks_b = ranks_of(other),
+                          .what_differs = "values",
+                          .within = run.directory,
+                          .shape = part.shape};
+    find_element(run, {part}, run, {other[0]}, difference);
+    return difference;
+  }
+  return std::nullopt;
+}
+
+std::optional<Difference> difference_between(const RunRecord& run_a, const std::vector<Line>& lines_a,
+                                             const RunRecord& run_b, const std::vector<Line>& lines_b, const Key& key) {
+  const std::vector<Line> a = parts_of(lines_a), b = parts_of(lines_b);
+  Difference difference{.key = key,
+                        .ranks_a = ranks_of(a),
+                        .ranks_b = ranks_of(b),
+                        .what_differs = "",
+                        .within = "",
+                        .shape = a[0].shape};
+  if (a[0].shape != b[0].shape)
+    difference.what_differs = fmt::format("the shapes {} and {}", a[0].shape.to_string(), b[0].shape.to_string());
+  else if (a[0].dtype != b[0].dtype)
+    difference.what_differs = fmt::format("the dtypes {} and {}", ls::name(a[0].dtype), ls::name(b[0].dtype));
+  else if (elements_of(a) != elements_of(b))
+    difference.what_differs = fmt::format("the numbers of elements {} and {}", elements_of(a), elements_of(b));
+  else if (hash_of(a) != hash_of(b))
+    difference.what_differs = "values";
+  else
+    return std::nullopt;
+  if (difference.what_differs == "values") find_element(run_a, a, run_b, b, difference);
+  return difference;
+}
+
+// The keys of both runs in the order of a step: micro-batches, then gradients, then what the optimizer has changed.
+std::vector<Key> keys_in_order(const RunRecord& a, const RunRecord& b, const Question& question) {
+  using Place = std::tuple<std::int64_t, int, int, std::int64_t>;
+  std::vector<std::pair<Place, Key>> keys;
+  const auto add = [&](const Key& key, const std::vector<Line>& lines) {
+    if (wants(question, key)) keys.push_back({{key.step, phase(key.what), key.micro_batch, lines[0].number}, key});
+  };
+  for (const auto& [key, lines] : a.tensors) add(key, lines);
+  for (const auto& [key, lines] : b.tensors) {
+    if (!a.tensors.contains(key)) add(key, lines);
+  }
+  std::ranges::sort(keys);
+  std::vector<Key> in_order;
+  for (auto& [place, key] : keys) in_order.push_back(std::move(key));
+  return in_order;
+}
+
+}  // namespace
+
+Comparison compare(const RunRecord& a, const RunRecord& b, const Question& question) {
+  Comparison result;
+  std::int64_t last_step = -1;
+  for (const Key& key : keys_in_order(a, b, question)) {
+    const auto in_a = a.tensors.find(key), in_b = b.tensors.find(key);
+    const bool has_a = in_a != a.tensors.end(), has_b = in_b != b.tensors.end();
+    if (has_a && !result.first) result.first = difference_within(a, key, in_a->second);
+    if (has_b && !result.first) result.first = difference_within(b, key, in_b->second);
+    if (!has_a || !has_b) {
+      ++(has_a ? result.only_a : result.only_b);
+      if (result.example.empty()) result.example = describe(key);
+      continue;
+    }
+    if (result.first) continue;
+    result.first = difference_between(a, in_a->second, b, in_b->second, key);
+    if (result.first) continue;
+    ++result.equal;
+    if (std::exchange(last_step, key.step) != key.step) ++result.steps;
+  }
+  return result;
+}
+
+std::string describe(const Key& key) {
+  const std::string name = key.name.empty() ? "the model" : key.name;
+  const std::string call = key.call > 0 && key.what != What::kInput ? fmt::format(", call {}", key.call + 1) : "";
+  const std::string where = fmt::format(
+      "{} of step {}", key.micro_batch < 0 ? "" : fmt::format(" in micro-batch {}", key.micro_batch), key.step);
+  switch (key.what) {
+    case What::kInput:
+      return fmt::format("input {} of the model{}", key.call, where);
+    case What::kOutput:
+      return fmt::format("the output of {}{}{}", name, call, where);
+    case What::kInputGradient:
+      return fmt::format("the gradient of the input of {}{}{}", name, call, where);
+    case What::kMicroBatchGradient:
+      return fmt::format("the gradient of {}{}{}", name, call, where);
+    case What::kGradient:
+      return fmt::format("the reduced gradient of {} in step {}", name, key.step);
+    case What::kParameter:
+      return fmt::format("the parameter {} after step {}", name, key.step);
+    case What::kBuffer:
+      return fmt::format("the buffer {} after step {}", name, key.step);
+  }
+  return name;
+}
+
+const char* meaning(What what) {
+  switch (what) {
+    case What::kInput:
+      return "The runs have different data: look at the sampler, its seed, and the number of micro-batches.";
+    case What::kOutput:
+      return "Its inputs are equal as far as they are recorded: look at the forward of this module, and at what it "
+             "draws or reads besides its input.";
+    case What::kInputGradient:
+      return "All outputs of this micro-batch are equal: look at the loss, and at the backward of this module and of "
+             "what uses the same input.";
+    case What::kMicroBatchGradient:
+      return "All outputs of this micro-batch are equal: look at the backward of the module that has this parameter.";
+    case What::kGradient:
+      return "The gradients of the micro-batches are equal: look at their sum, its scale, and the communication.";
+    case What::kParameter:
+      return "The reduced gradients are equal: look at clipping, the optimizer and its options, and at other code that "
+             "changes parameters.";
+    case What::kBuffer:
+      return "Look at the module that updates this buffer in forward, and at the broadcast of buffers.";
+  }
+  return "";
+}
+
+}  // namespace diff

@@ -1,0 +1,54 @@
+// Where two recorded runs first differ.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/diff/run_record.h"
+
+namespace diff {
+
+struct Question {
+  std::vector<std::string> modules = {};  // paths, with all below them; '*' for any text without '.'. Empty: all
+  std::optional<std::int64_t> step = std::nullopt;
+};
+
+// An element on the rank that made it.
+struct Element {
+  double value = 0;
+  std::uint64_t bits = 0;
+  int rank = 0;
+};
+
+struct Difference {
+  Key key;
+  // The ranks that have the tensor. Within one run: ranks of the same values before.
+  std::vector<int> ranks_a, ranks_b;
+  std::string what_differs;  // "values", "dtype f32 and bf16", "shape ..."
+  // Which two runs: "" the two; else the directory of the one run whose ranks differ.
+  std::string within;
+  ls::Shape shape;
+  // With values: the first element that differs, and the number of those.
+  std::optional<std::int64_t> element = std::nullopt;
+  Element a = {}, b = {};
+  std::int64_t differing = 0, elements = 0;
+};
+
+struct Comparison {
+  std::optional<Difference> first = std::nullopt;
+  std::int64_t equal = 0;               // tensors before it that both runs have
+  std::int64_t steps = 0;               // in which both have tensors
+  std::int64_t only_a = 0, only_b = 0;  // tensors of one run alone
+  std::string example = {};             // one of those
+};
+
+Comparison compare(const RunRecord& a, const RunRecord& b, const Question& question);
+
+// "the output of blocks.0 in micro-batch 3 of step 2"
+std::string describe(const Key& key);
+// What differs in the computation, if everything before is equal.
+const char* meaning(What what);
+
+}  // namespace diff
