@@ -1,7 +1,6 @@
 // lockstep-diff: where two recorded runs first differ.
 //   LOCKSTEP_RECORD=a ./program; LOCKSTEP_RECORD=b lockstep-run -n 2 ./program; lockstep-diff a b
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <cstdio>
 #include <exception>
@@ -9,7 +8,7 @@
 #include <vector>
 
 #include "tools/command_line.h"
-#include "tools/diff/first_difference.h"
+#include "tools/diff/text.h"
 #include "tools/report/json.h"
 
 namespace {
@@ -17,39 +16,6 @@ namespace {
 using diff::Comparison;
 using diff::Difference;
 using report::Json;
-
-std::string ranks_text(const std::vector<int>& ranks) {
-  return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
-}
-
-// "[0, 3, 17]"
-std::string position_text(const lockstep::Shape& shape, std::int64_t element) {
-  std::vector<std::int64_t> position;
-  for (std::size_t d = shape.size(); d-- > 0; element /= shape[d])
-    position.insert(position.begin(), element % shape[d]);
-  return fmt::format("[{}]", fmt::join(position, ", "));
-}
-
-std::string text_of(const Difference& difference, const std::string& a, const std::string& b) {
-  const bool is_within = !difference.within.empty();
-  std::string text = is_within ? fmt::format("The ranks of {} have different values: {}\n", difference.within,
-                                             describe(difference.key))
-                               : fmt::format("The runs differ first in {}\n", describe(difference.key));
-  if (difference.what_differs != "values") text += fmt::format("  {}\n", difference.what_differs);
-  text += fmt::format("  {}: {}\n  {}: {}\n", is_within ? "some" : a, ranks_text(difference.ranks_a),
-                      is_within ? "others" : b, ranks_text(difference.ranks_b));
-  if (difference.element) {
-    text += fmt::format("  element {} {}: {:.9g} ({:#x}) on rank {}, {:.9g} ({:#x}) on rank {}\n", *difference.element,
-                        position_text(difference.shape, *difference.element), difference.a.value, difference.a.bits,
-                        difference.a.rank, difference.b.value, difference.b.bits, difference.b.rank);
-    text += fmt::format("  {} of {} elements differ\n", difference.differing, difference.elements);
-  } else if (difference.what_differs == "values") {
-    text +=
-        "  For the element, record the values of both runs: RecorderOptions{.values = true}, or "
-        "LOCKSTEP_RECORD_VALUES=1\n";
-  }
-  return text + (is_within ? "" : std::string(meaning(difference.key.what)) + "\n");
-}
 
 Json json_of(const Comparison& comparison) {
   Json json = {{"equal", !comparison.first},
@@ -86,16 +52,7 @@ int run(const std::string& a, const std::string& b, const diff::Question& questi
   if (comparison.equal == 0 && !comparison.first)
     throw lockstep::IoError(fmt::format("{} and {} have no tensor in common{}", a, b,
                                         comparison.example.empty() ? "" : "; one has " + comparison.example));
-  if (as_json) {
-    fmt::print("{}\n", json_of(comparison).dump(2));
-  } else {
-    if (comparison.first) fmt::print("{}", text_of(*comparison.first, a, b));
-    fmt::print("{}{} tensors of {} steps are equal{}\n", comparison.first ? "Before it, " : "", comparison.equal,
-               comparison.steps, comparison.first ? "" : ": the runs have the same bits");
-    if (const std::int64_t others = comparison.only_a + comparison.only_b; others > 0)
-      fmt::print("Not compared: {} tensors of {} and {} of {}, which the other run does not have, for example {}\n",
-                 comparison.only_a, a, comparison.only_b, b, comparison.example);
-  }
+  fmt::print("{}", as_json ? json_of(comparison).dump(2) + "\n" : diff::as_text(comparison, a, b));
   return comparison.first ? 1 : 0;
 }
 

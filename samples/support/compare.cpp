@@ -17,6 +17,7 @@
 #include "support/stop.h"
 #include "support/strategy.h"
 #include "support/timeline.h"
+#include "tools/diff/text.h"
 #include "tools/report/chrome_trace.h"
 
 namespace samples {
@@ -135,11 +136,41 @@ std::int64_t sum(const PhaseBytes& bytes) {
   return sum;
 }
 
+// With LOCKSTEP_RECORD each strategy records its run in a subdirectory.
+class Records {
+ public:
+  Records() {
+    if (const char* const directory = std::getenv(kVariable)) directory_ = directory;
+  }
+  ~Records() {
+    if (!directory_.empty()) ::setenv(kVariable, directory_.c_str(), 1);
+  }
+  Records(const Records&) = delete;
+  Records& operator=(const Records&) = delete;
+
+  // The runs that follow, in this process and in ranks, are those of the strategy.
+  void begin(const std::string& name) const {
+    if (!directory_.empty()) ::setenv(kVariable, of(name).c_str(), 1);
+  }
+  // Where the runs of two strategies first differ, in words.
+  std::string difference(const std::string& a, const std::string& b) const {
+    if (directory_.empty())
+      return "Run it again with LOCKSTEP_RECORD=DIRECTORY in the environment, to see where they first differ.\n";
+    return diff::as_text(diff::compare(diff::read_run(of(a)), diff::read_run(of(b)), {}), a, b);
+  }
+
+ private:
+  static constexpr const char* kVariable = "LOCKSTEP_RECORD";
+  std::string of(const std::string& name) const { return (std::filesystem::path(directory_) / name).string(); }
+  std::string directory_;  // empty: nothing is recorded
+};
+
 // Trains with every strategy, those with ranks first: processes are best started before this process has threads.
 // Returns the exit code of the first failure, or 0 and the results in the order of `names`.
 int train_all(const Options& options, Train train, const std::vector<std::string>& names,
               std::vector<Result>& results) {
   std::size_t number = 0;
+  const Records records;
   for (const bool in_ranks : {true, false}) {
     if (!in_ranks) install_stop_handler();
     for (const std::string& name : names) {
@@ -148,6 +179,7 @@ int train_all(const Options& options, Train train, const std::vector<std::string
       if (!options.quiet) fmt::print(stderr, "{} of {}: {} ...\n", ++number, names.size(), name);
       const Options here = in_mode(options, name);
       std::filesystem::remove(result_file(here));
+      records.begin(name);
       if (const int code = in_ranks ? start_ranks(here) : train(here); code != 0) return code;
     }
   }
@@ -160,10 +192,11 @@ int train_all(const Options& options, Train train, const std::vector<std::string
 bool have_same_bits(const Options& options, const std::vector<Result>& results, const std::string& names) {
   std::vector<Result> in_order;
   std::ranges::copy_if(results, std::back_inserter(in_order), [](const Result& r) { return r.mode != "single"; });
-  const bool equal = std::ranges::all_of(in_order, [&](const Result& r) { return r.hash == in_order[0].hash; });
-  if (!equal)
-    fmt::print(stderr, "{}: {} should end with bitwise identical parameters, and do not.\n", options.program, names);
-  return equal;
+  const auto other = std::ranges::find_if(in_order, [&](const Result& r) { return r.hash != in_order[0].hash; });
+  if (other == in_order.end()) return true;
+  fmt::print(stderr, "{}: {} should end with bitwise identical parameters, and do not.\n", options.program, names);
+  fmt::print(stderr, "{}", Records().difference(in_order[0].mode, other->mode));
+  return false;
 }
 
 // "accumulate, dp and ddp": the strategies without single.

@@ -206,27 +206,4 @@ std::string describe(const Key& key) {
   return name;
 }
 
-const char* meaning(What what) {
-  switch (what) {
-    case What::kInput:
-      return "The runs have different data: look at the sampler, its seed, and the number of micro-batches.";
-    case What::kOutput:
-      return "Its inputs are equal as far as they are recorded: look at the forward of this module, and at what it "
-             "draws or reads besides its input.";
-    case What::kInputGradient:
-      return "All outputs of this micro-batch are equal: look at the loss, and at the backward of this module and of "
-             "what uses the same input.";
-    case What::kMicroBatchGradient:
-      return "All outputs of this micro-batch are equal: look at the backward of the module that has this parameter.";
-    case What::kGradient:
-      return "The gradients of the micro-batches are equal: look at their sum, its scale, and the communication.";
-    case What::kParameter:
-      return "The reduced gradients are equal: look at clipping, the optimizer and its options, and at other code that "
-             "changes parameters.";
-    case What::kBuffer:
-      return "Look at the module that updates this buffer in forward, and at the broadcast of buffers.";
-  }
-  return "";
-}
-
 }  // namespace diff

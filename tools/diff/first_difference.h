@@ -48,7 +48,5 @@ Comparison compare(const RunRecord& a, const RunRecord& b, const Question& quest
 
 // "the output of blocks.0 in micro-batch 3 of step 2"
 std::string describe(const Key& key);
-// What differs in the computation, if everything before is equal.
-const char* meaning(What what);
 
 }  // namespace diff
