@@ -39,6 +39,7 @@
 #include "lockstep/optim/schedulers.h"
 #include "lockstep/parallel/checkpoint/checkpoint.h"
 #include "lockstep/parallel/comm/backend_options.h"
+#include "lockstep/parallel/comm/device_mesh.h"
 #include "lockstep/parallel/comm/process_group.h"
 #include "lockstep/parallel/comm/trace_ranks.h"
 #include "lockstep/parallel/comm/traffic.h"

@@ -2,6 +2,7 @@
 //   lockstep-explain all_reduce --algorithm ring --ranks 4 --elements 12
 //   lockstep-explain reduce_scatter --ranks 4
 //   lockstep-explain memory --stage 3 --ranks 8 --parameters 124000000
+//   lockstep-explain mesh pp=2,dp=2,tp=2
 //   lockstep-explain scaling --model 784x512x10 --link 10GbE --ranks 1..1024
 //   lockstep-explain report trace.json --out report.html
 #include <fmt/format.h>
@@ -16,6 +17,7 @@
 #include "tools/command_line.h"
 #include "tools/explain.h"
 #include "tools/explain_memory.h"
+#include "tools/explain_mesh.h"
 #include "tools/explain_report.h"
 #include "tools/explain_scaling.h"
 
@@ -31,7 +33,7 @@ struct Arguments {
   MemoryQuestion memory;
   ScalingQuestion scaling;
   ReportQuestion report;
-  std::string html, save_profile;
+  std::string html, save_profile, mesh;
 };
 
 // An option with one of these names as its value. (CLI::CheckedTransformer would print the enumerators, which are
@@ -111,6 +113,13 @@ CLI::App& declare_memory(CLI::App& app, Arguments& arguments) {
   return memory;
 }
 
+CLI::App& declare_mesh(CLI::App& app, Arguments& arguments) {
+  CLI::App& mesh = *app.add_subcommand("mesh", "shows which ranks each axis of a device mesh groups together");
+  mesh.add_option("axes", arguments.mesh, "axes and their sizes: pp=2,dp=2,tp=2")->required();
+  mesh.add_option("--html", arguments.html, "draw the groups as a page, into this file")->type_name("FILE");
+  return mesh;
+}
+
 CLI::App& declare_scaling(CLI::App& app, Arguments& arguments) {
   ScalingQuestion& question = arguments.scaling;
   CLI::App& scaling = *app.add_subcommand("scaling", "predicts the step time of DP and DDP on more devices");
@@ -167,6 +176,13 @@ int explain_memory(const CLI::App& app, const MemoryQuestion& question) {
   return 0;
 }
 
+int explain_mesh(const std::string& axes, const std::string& html) {
+  const SeenMesh mesh = parse_mesh(axes);
+  fmt::print("{}", mesh_text(mesh));
+  if (!html.empty()) write_page(html, mesh_html(mesh));
+  return 0;
+}
+
 int explain_scaling(const CLI::App& app, const Arguments& arguments) {
   for (const char* name : {"--model", "--batch", "--bucket-mb", "--save-profile"}) {
     if (app.count("--profile") == 0 || app.count(name) == 0) continue;
@@ -193,6 +209,7 @@ int main(int argc, char** argv) {
   const CLI::App& all_gather =
       declare_half(app, arguments, arguments.all_gather, "runs an all-gather and prints every message");
   const CLI::App& memory = declare_memory(app, arguments);
+  const CLI::App& mesh = declare_mesh(app, arguments);
   const CLI::App& scaling = declare_scaling(app, arguments);
   declare_report(app, arguments);
   command_line::complete(app);
@@ -202,6 +219,7 @@ int main(int argc, char** argv) {
     if (reduce_scatter.parsed()) return explain_collective(arguments.reduce_scatter, arguments.html);
     if (all_gather.parsed()) return explain_collective(arguments.all_gather, arguments.html);
     if (memory.parsed()) return explain_memory(memory, arguments.memory);
+    if (mesh.parsed()) return explain_mesh(arguments.mesh, arguments.html);
     if (scaling.parsed()) return explain_scaling(scaling, arguments);
     fmt::print("{}", make_report(arguments.report));
     return 0;

@@ -64,7 +64,7 @@ void Backend::record_traffic(const Call& call, Phase phase, TrafficStats& traffi
     const std::int64_t elements = call.kind == Kind::kAllReduce ? range(r) + range(rank())
                                   : call.in_parts.empty()       ? call.count
                                                                 : call.in_parts[static_cast<std::size_t>(r)];
-    traffic.add(rank(), r, phase, elements * item);
+    traffic.add(global_rank(rank()), global_rank(r), phase, elements * item);
   }
 }
 

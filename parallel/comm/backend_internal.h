@@ -154,6 +154,7 @@ class Backend {
 
  protected:
   std::string text_of(int rank) const { return rank_text(rank, members_); }  // for error messages
+  int global_rank(int rank) const { return members_.empty() ? rank : members_[static_cast<std::size_t>(rank)]; }
 
   const int rank_, size_;
 

@@ -24,9 +24,10 @@ enum class Phase : std::uint8_t {
 inline constexpr int kPhaseCount = 8;  ///< number of phases
 const char* name(Phase phase);         ///< for example "inputs"
 
-/// The sum over all transfers on one link in one phase. Sender and receiver are ranks of a process group (-1 - r
-/// stands for the GPU of rank r, if its tensors are copied to the host and back) or positions in DataParallel's list
-/// of devices.
+/// The sum over all transfers on one link in one phase. Sender and receiver are ranks as the group of
+/// init_process_group numbers them, also in the counters of a group that `split` or a DeviceMesh has made (-1 - r stands
+/// for the GPU of rank r, if its tensors are copied to the host and back), or positions in DataParallel's list of
+/// devices.
 struct LinkTraffic {
   int from = 0;                 ///< the sender
   int to = 0;                   ///< the receiver

@@ -73,7 +73,8 @@ void ShardedDataParallel::State::upload(const FlatParameters& flat) {
   if (flat.master.ref() == flat.shard.ref()) return;
   const bool is_offloaded = flat.master.device() != flat.shard.device();
   raw::copy(is_offloaded ? raw::to(flat.master, flat.shard.dtype()) : flat.master, flat.shard);
-  if (is_offloaded) group->traffic().add(-1 - group->rank(), group->rank(), Phase::kOffload, bytes_of(flat.shard));
+  const int rank = group->global_rank(group->rank());
+  if (is_offloaded) group->traffic().add(-1 - rank, rank, Phase::kOffload, bytes_of(flat.shard));
 }
 
 // Gathers of a failed step, which other ranks may have launched as well, still read the shards: waits for them.

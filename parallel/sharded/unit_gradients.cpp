@@ -239,7 +239,8 @@ void UnitGradients::fill(const StepScale& scale) {
     scale_gradient(sum, scale.first / scale_);
     scale_gradient(sum, scale.second);
     if (offloaded_) {
-      group_->traffic().add(group_->rank(), -1 - group_->rank(), Phase::kOffload, bytes_of(sum));
+      const int rank = group_->global_rank(group_->rank());
+      group_->traffic().add(rank, -1 - rank, Phase::kOffload, bytes_of(sum));
       sum = raw::to(sum, Device());
     }
     sums.push_back(sum);

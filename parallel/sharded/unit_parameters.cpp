@@ -126,7 +126,8 @@ std::int64_t UnitParameters::gather(const FlatParameters& flat, ProcessGroup& gr
     const Tensor& from = flat.shards[static_cast<std::size_t>(r)];
     const Tensor to = elements_of(flat.whole, each * r, each);
     if (to.raw_data() != from.raw_data()) raw::copy(from, to);
-    if (r != group.rank()) group.traffic().add(group.rank(), r, Phase::kParameters, bytes_of(from));
+    if (r != group.rank())
+      group.traffic().add(group.global_rank(group.rank()), group.global_rank(r), Phase::kParameters, bytes_of(from));
   }
   return (group.size() - 1) * bytes_of(flat.shard);
 }

@@ -82,7 +82,8 @@ void HopGroup::record_traffic(const Call& call, Phase phase, TrafficStats& traff
   const auto item = static_cast<std::int64_t>(item_size(call.dtype));
   for (int step = 0; step < plan->steps(); ++step) {
     for (const Hop& hop : plan->step(step)) {
-      if (hop.from == rank()) traffic.add(rank(), hop.to, phase, (hop.end - hop.begin) * item);
+      if (hop.from == rank())
+        traffic.add(global_rank(rank()), global_rank(hop.to), phase, (hop.end - hop.begin) * item);
     }
   }
 }

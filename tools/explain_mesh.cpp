@@ -1,0 +1,135 @@
+#include "tools/explain_mesh.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <sstream>
+
+#include "lockstep/base/error.h"
+#include "tools/explain.h"
+
+namespace {
+
+constexpr int kMostRanks = 512;  // more would be unreadable
+
+[[noreturn]] void fail(const std::string& text, const std::string& why) {
+  throw lockstep::InvalidArgument(
+      fmt::format("mesh \"{}\": {}; expected axes and sizes, for example pp=2,dp=2,tp=2", text.substr(0, 80), why));
+}
+
+SeenAxis parse_axis(const std::string& text, const std::string& axis) {
+  const std::size_t equal = axis.find('=');
+  SeenAxis parsed{.name = axis.substr(0, equal)};
+  if (parsed.name.empty()) fail(text, "an axis has no name");
+  if (equal == std::string::npos) fail(text, "axis " + parsed.name + " has no size");
+  const char* const end = axis.data() + axis.size();
+  const auto read = std::from_chars(axis.data() + equal + 1, end, parsed.size);
+  if (read.ec != std::errc() || read.ptr != end || parsed.size < 1)
+    fail(text, fmt::format("the size of {} is \"{}\"", parsed.name, axis.substr(equal + 1)));
+  return parsed;
+}
+
+int ranks_of(const SeenMesh& mesh) {
+  int ranks = 1;
+  for (const SeenAxis& axis : mesh) ranks *= axis.size;
+  return ranks;
+}
+
+// Ranks between neighbours along axis `a`.
+int stride_of(const SeenMesh& mesh, std::size_t a) {
+  int stride = 1;
+  for (std::size_t i = a + 1; i < mesh.size(); ++i) stride *= mesh[i].size;
+  return stride;
+}
+
+int coordinate(const SeenMesh& mesh, std::size_t a, int rank) { return rank / stride_of(mesh, a) % mesh[a].size; }
+
+std::string shape_text(const SeenMesh& mesh) {
+  std::string text;
+  for (const SeenAxis& axis : mesh) text += fmt::format("{}{} {}", text.empty() ? "" : " x ", axis.name, axis.size);
+  return text;
+}
+
+std::string groups_text(const SeenMesh& mesh, std::size_t a) {
+  std::string text;
+  for (const std::vector<int>& group : groups_of(mesh, a))
+    text += fmt::format("{}{}", text.empty() ? "" : " | ", fmt::join(group, " "));
+  return text;
+}
+
+// A cell for each rank, in the order of ranks. Ranks of one group of the axis have one colour.
+std::string axis_figure(const SeenMesh& mesh, std::size_t a) {
+  constexpr int kCell = 44, kColumns = 16;
+  const int ranks = ranks_of(mesh), columns = std::min(ranks, kColumns), rows = (ranks + kColumns - 1) / kColumns;
+  const std::vector<std::vector<int>> groups = groups_of(mesh, a);
+  std::string svg = fmt::format("<svg viewBox='0 0 {} {}' style='max-width:{}px' role='img' aria-label='groups of {}'>\n",
+                                columns * kCell, rows * kCell, columns * kCell, mesh[a].name);
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    const int hue = static_cast<int>(360 * g / groups.size());
+    for (const int rank : groups[g])
+      svg += fmt::format(
+          "<rect x='{0}' y='{1}' width='{2}' height='{2}' rx='5' fill='hsl({3} 60% 82%)' stroke='hsl({3} 40% 45%)'/>"
+          "<text x='{4}' y='{5}' text-anchor='middle' style='fill:#111'>{6}</text>\n",
+          rank % kColumns * kCell + 2, rank / kColumns * kCell + 2, kCell - 4, hue, rank % kColumns * kCell + kCell / 2,
+          rank / kColumns * kCell + kCell / 2 + 5, rank);
+  }
+  return svg + "</svg>\n";
+}
+
+}  // namespace
+
+SeenMesh parse_mesh(const std::string& text) {
+  SeenMesh mesh;
+  std::istringstream axes(text);
+  int ranks = 1;
+  for (std::string each; std::getline(axes, each, ',');) {
+    const SeenAxis axis = parse_axis(text, each);
+    if (std::ranges::find(mesh, axis.name, &SeenAxis::name) != mesh.end())
+      fail(text, "axis " + axis.name + " is there twice");
+    if (axis.size > kMostRanks / ranks) fail(text, fmt::format("more than {} ranks", kMostRanks));
+    ranks *= axis.size;
+    mesh.push_back(axis);
+  }
+  if (mesh.empty()) fail(text, "there is no axis");
+  return mesh;
+}
+
+std::vector<std::vector<int>> groups_of(const SeenMesh& mesh, std::size_t a) {
+  std::vector<std::vector<int>> groups;
+  const int stride = stride_of(mesh, a);
+  for (int rank = 0; rank < ranks_of(mesh); ++rank) {
+    if (coordinate(mesh, a, rank) > 0) continue;
+    std::vector<int>& group = groups.emplace_back();
+    for (int i = 0; i < mesh[a].size; ++i) group.push_back(rank + i * stride);
+  }
+  return groups;
+}
+
+std::string mesh_text(const SeenMesh& mesh) {
+  std::string text = fmt::format("{} ranks: {}; the ranks of {} are neighbours\n\nrank", ranks_of(mesh),
+                                 shape_text(mesh), mesh.back().name);
+  const auto width = [](const SeenAxis& axis) { return std::max<std::size_t>(axis.name.size(), 3); };
+  for (const SeenAxis& axis : mesh) text += fmt::format("  {:>{}}", axis.name, width(axis));
+  for (int rank = 0; rank < ranks_of(mesh); ++rank) {
+    text += fmt::format("\n{:>4}", rank);
+    for (std::size_t a = 0; a < mesh.size(); ++a)
+      text += fmt::format("  {:>{}}", coordinate(mesh, a, rank), width(mesh[a]));
+  }
+  text += "\n\ngroups\n";
+  for (std::size_t a = 0; a < mesh.size(); ++a) text += fmt::format("{:<6}{}\n", mesh[a].name, groups_text(mesh, a));
+  return text;
+}
+
+std::string mesh_html(const SeenMesh& mesh) {
+  std::string body = fmt::format(
+      "<h1>{}</h1>\n<p>{} ranks, numbered in row-major order: those of {} are neighbours. Cells of one colour are a "
+      "group "
+      "of the axis.</p>\n",
+      shape_text(mesh), ranks_of(mesh), mesh.back().name);
+  for (std::size_t a = 0; a < mesh.size(); ++a)
+    body += fmt::format("<h2>{}: {} groups of {}</h2>\n{}", mesh[a].name, groups_of(mesh, a).size(), mesh[a].size,
+                        axis_figure(mesh, a));
+  return html_page(shape_text(mesh), body);
+}
