@@ -121,10 +121,33 @@ Gradients attention_gradients(const Tensor& grad, const AttentionOperands& x, co
           needs[2] ? matmul(used.transpose(-1, -2), grad) : Tensor()};
 }
 
+// Attention with fewer heads in k and v: q's heads become (heads of k, heads of a group), and k and v broadcast over the
+// latter.
+Tensor grouped_attention(const Tensor& q, const Tensor& k, const Tensor& v, AttentionOptions options) {
+  LOCKSTEP_CHECK(q.dim() >= 3 && k.dim() >= 3 && v.dim() >= 3,
+                 "{}: q is {}, k {}, v {}; with .enable_gqa expected (..., heads, time, dim)", kAttention, describe(q),
+                 describe(k), describe(v));
+  const std::int64_t heads = q.size(-3), groups = k.size(-3);
+  LOCKSTEP_CHECK(groups == v.size(-3) && groups > 0 && heads % groups == 0,
+                 "{}: q has {} heads, k {}, v {}; with .enable_gqa expected as many in k as in v, and a multiple in q",
+                 kAttention, heads, groups, v.size(-3));
+  const auto grouped = [&](const Tensor& x) {
+    Shape shape = x.shape();
+    shape.insert(x.dim() - 2, heads / groups);
+    shape[x.shape().size() - 3] = groups;
+    return x.reshape(shape);
+  };
+  if (const Tensor& mask = options.attn_mask; mask.defined() && mask.dim() >= 3)
+    options.attn_mask = mask.size(-3) == heads && heads > 1 ? grouped(mask) : mask.unsqueeze(-3);
+  options.enable_gqa = false;
+  return scaled_dot_product_attention(grouped(q), k.unsqueeze(-3), v.unsqueeze(-3), options).flatten(-4, -3);
+}
+
 }  // namespace
 
 Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                     const AttentionOptions& options) {
+  if (options.enable_gqa) return grouped_attention(q, k, v, options);
   if (narrows(q, k, v, options.attn_mask)) [[unlikely]] {
     AttentionOptions narrow = options;
     narrow.attn_mask = narrowed(options.attn_mask);

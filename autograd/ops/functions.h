@@ -286,6 +286,9 @@ struct AttentionOptions {
   double dropout_p = 0;
   bool is_causal = false;  ///< query i attends to keys 0 to i, also if time_k differs; not together with attn_mask
   std::optional<double> scale = std::nullopt;  ///< factor of q k^T; 1 / sqrt(dim) unless given
+  /// Grouped queries: k and v have fewer heads (dimension -3) than q, a divisor of their number; neighbouring heads of q
+  /// share one of theirs, which is not copied. (Ainslie et al., 2023)
+  bool enable_gqa = false;
 };
 /// softmax(scale q k^T + mask) v, over the keys. q (..., time, dim), k (..., time_k, dim), v (..., time_k, dim_v) ->
 /// (..., time, dim_v), floating point; time and time_k are the sequence lengths of queries and keys; leading

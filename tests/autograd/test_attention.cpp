@@ -264,6 +264,36 @@ TEST_CASE("attention's memory is proportional to the time") {
          4 * (forward + 3 * floats + std::min(threads, heads) * room_back));
 }
 
+TEST_CASE("grouped queries: neighbouring heads of q share a head of k and v") {
+  for (const std::int64_t groups : {1, 2, 3, 6}) {
+    CAPTURE(groups);
+    const Shape q{2, 6, 5, 4}, kv{2, groups, 7, 4};
+    const Inputs in = {numbers(q, {.dtype = ls::kFloat64, .requires_grad = true}, 1),
+                       numbers(kv, {.dtype = ls::kFloat64, .requires_grad = true}, 2),
+                       numbers(kv, {.dtype = ls::kFloat64, .requires_grad = true}, 3)};
+    const auto repeated = [&](const AttentionOptions& options) {
+      return [&in, groups, options](const Inputs&) {
+        return ls::scaled_dot_product_attention(in[0], in[1].repeat_interleave(6 / groups, 1),
+                                                in[2].repeat_interleave(6 / groups, 1), options);
+      };
+    };
+    const Tensor mask = numbers({2, 6, 5, 7}, {.dtype = ls::kFloat64}, 4);
+    for (const Tensor& each : {Tensor(), mask, mask.narrow(1, 0, 1), mask[0], mask[0][0], mask.narrow(0, 1, 1)}) {
+      AttentionOptions options{.attn_mask = each};
+      const auto expected = repeated(options);
+      options.enable_gqa = true;
+      check_like(in, options, expected, each.defined() ? ls::describe(each) : "no mask");
+      CHECK(same_bits(ls::scaled_dot_product_attention(in[0], in[1], in[2], options), expected(in)));
+    }
+    check_like(in, {.is_causal = true, .enable_gqa = true}, repeated({.is_causal = true}), "causal");
+    ls::manual_seed(5);
+    const Tensor dropped =
+        ls::scaled_dot_product_attention(in[0], in[1], in[2], {.dropout_p = 0.3, .enable_gqa = true});
+    ls::manual_seed(5);
+    CHECK(same_bits(dropped, repeated({.dropout_p = 0.3})(in)));
+  }
+}
+
 TEST_CASE("attention's errors name the operands and what to do") {
   const Tensor mask = ls::ones({3, 4}) > 0;
   const Shape q{2, 3, 5}, k{2, 4, 5}, v{2, 4, 6};
@@ -285,6 +315,13 @@ TEST_CASE("attention's errors name the operands and what to do") {
   CHECK(contains(error_with(q, k, v, {.attn_mask = mask.t()}), "does not broadcast to the scores' shape (2, 3, 4)"));
   CHECK(contains(error_with(q, k, v, {.attn_mask = mask.unsqueeze(0).unsqueeze(0)}), "does not broadcast"));
   CHECK(contains(error_with(q, k, v, {.dropout_p = 1.5}), "dropout_p is 1.5, expected 0 to 1"));
+  CHECK(error_with(q, k, {4, 6}, {.enable_gqa = true}) ==
+        "scaled_dot_product_attention: q is (2, 3, 5) f32 cpu, k (2, 4, 5) f32 cpu, v (4, 6) f32 cpu; with .enable_gqa "
+        "expected (..., heads, time, dim)");
+  CHECK(error_with({6, 3, 5}, {4, 4, 5}, {4, 4, 5}, {.enable_gqa = true}) ==
+        "scaled_dot_product_attention: q has 6 heads, k 4, v 4; with .enable_gqa expected as many in k as in v, and a "
+        "multiple in q");
+  CHECK(contains(error_with({6, 3, 5}, {2, 4, 5}, {3, 4, 5}, {.enable_gqa = true}), "q has 6 heads, k 2, v 3"));
   const Tensor x = ls::ones({3, 4});
   const auto with = [](const Tensor& a, const Tensor& b, const Tensor& c) {
     return error_of([&] { (void)ls::scaled_dot_product_attention(a, b, c); });
