@@ -64,8 +64,9 @@ std::string axis_figure(const SeenMesh& mesh, std::size_t a) {
   constexpr int kCell = 44, kColumns = 16;
   const int ranks = ranks_of(mesh), columns = std::min(ranks, kColumns), rows = (ranks + kColumns - 1) / kColumns;
   const std::vector<std::vector<int>> groups = groups_of(mesh, a);
-  std::string svg = fmt::format("<svg viewBox='0 0 {} {}' style='max-width:{}px' role='img' aria-label='groups of {}'>\n",
-                                columns * kCell, rows * kCell, columns * kCell, mesh[a].name);
+  std::string svg =
+      fmt::format("<svg viewBox='0 0 {} {}' style='max-width:{}px' role='img' aria-label='groups of {}'>\n",
+                  columns * kCell, rows * kCell, columns * kCell, mesh[a].name);
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const int hue = static_cast<int>(360 * g / groups.size());
     for (const int rank : groups[g])
@@ -85,9 +86,10 @@ SeenMesh parse_mesh(const std::string& text) {
   std::istringstream axes(text);
   int ranks = 1;
   for (std::string each; std::getline(axes, each, ',');) {
+    each.erase(0, each.find_first_not_of(' '));
     const SeenAxis axis = parse_axis(text, each);
     if (std::ranges::find(mesh, axis.name, &SeenAxis::name) != mesh.end())
-      fail(text, "axis " + axis.name + " is there twice");
+      fail(text, "axis " + axis.name + " is named twice");
     if (axis.size > kMostRanks / ranks) fail(text, fmt::format("more than {} ranks", kMostRanks));
     ranks *= axis.size;
     mesh.push_back(axis);
@@ -108,8 +110,8 @@ std::vector<std::vector<int>> groups_of(const SeenMesh& mesh, std::size_t a) {
 }
 
 std::string mesh_text(const SeenMesh& mesh) {
-  std::string text = fmt::format("{} ranks: {}; the ranks of {} are neighbours\n\nrank", ranks_of(mesh),
-                                 shape_text(mesh), mesh.back().name);
+  std::string text =
+      fmt::format("{} ranks: {}; {} varies fastest\n\nrank", ranks_of(mesh), shape_text(mesh), mesh.back().name);
   const auto width = [](const SeenAxis& axis) { return std::max<std::size_t>(axis.name.size(), 3); };
   for (const SeenAxis& axis : mesh) text += fmt::format("  {:>{}}", axis.name, width(axis));
   for (int rank = 0; rank < ranks_of(mesh); ++rank) {
@@ -117,16 +119,18 @@ std::string mesh_text(const SeenMesh& mesh) {
     for (std::size_t a = 0; a < mesh.size(); ++a)
       text += fmt::format("  {:>{}}", coordinate(mesh, a, rank), width(mesh[a]));
   }
-  text += "\n\ngroups\n";
-  for (std::size_t a = 0; a < mesh.size(); ++a) text += fmt::format("{:<6}{}\n", mesh[a].name, groups_text(mesh, a));
+  text += "\n\ngroups of each axis, separated by |\n";
+  std::size_t longest = 0;
+  for (const SeenAxis& axis : mesh) longest = std::max(longest, axis.name.size());
+  for (std::size_t a = 0; a < mesh.size(); ++a)
+    text += fmt::format("{:<{}}  {}\n", mesh[a].name, longest, groups_text(mesh, a));
   return text;
 }
 
 std::string mesh_html(const SeenMesh& mesh) {
   std::string body = fmt::format(
-      "<h1>{}</h1>\n<p>{} ranks, numbered in row-major order: those of {} are neighbours. Cells of one colour are a "
-      "group "
-      "of the axis.</p>\n",
+      "<h1>{}</h1>\n<p>{} ranks, numbered in row-major order: {} varies fastest. Ranks of one colour form a "
+      "group.</p>\n",
       shape_text(mesh), ranks_of(mesh), mesh.back().name);
   for (std::size_t a = 0; a < mesh.size(); ++a)
     body += fmt::format("<h2>{}: {} groups of {}</h2>\n{}", mesh[a].name, groups_of(mesh, a).size(), mesh[a].size,

@@ -18,11 +18,13 @@ using diff::Difference;
 using report::Json;
 
 Json json_of(const Comparison& comparison) {
-  Json json = {{"equal", !comparison.first},
+  Json json = {{"equal", comparison.is_equal()},
                {"equal_tensors", comparison.equal},
                {"steps", comparison.steps},
                {"only_a", comparison.only_a},
-               {"only_b", comparison.only_b}};
+               {"only_b", comparison.only_b},
+               {"steps_only_a", comparison.steps_only_a},
+               {"steps_only_b", comparison.steps_only_b}};
   if (!comparison.first) return json;
   const Difference& first = *comparison.first;
   Json& out = json["first"];
@@ -47,41 +49,47 @@ Json json_of(const Comparison& comparison) {
   return json;
 }
 
-int run(const std::string& a, const std::string& b, const diff::Question& question, bool as_json) {
-  const Comparison comparison = diff::compare(diff::read_run(a), diff::read_run(b), question);
+int run(const std::string& a, const std::string& b, const diff::Filter& filter, bool as_json) {
+  const Comparison comparison = diff::compare(diff::read_run(a), diff::read_run(b), filter);
   if (comparison.equal == 0 && !comparison.first)
-    throw lockstep::IoError(fmt::format("{} and {} have no tensor in common{}", a, b,
-                                        comparison.example.empty() ? "" : "; one has " + comparison.example));
+    throw lockstep::IoError(
+        fmt::format("{} and {} have no tensor in common{}\nRecord both with the same modules and steps", a, b,
+                    comparison.example.empty() ? "" : "; one has " + comparison.example));
   fmt::print("{}", as_json ? json_of(comparison).dump(2) + "\n" : diff::as_text(comparison, a, b));
-  return comparison.first ? 1 : 0;
+  return comparison.is_equal() ? 0 : 1;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Says where two training runs, recorded in any modes and on any numbers of ranks, first differ",
-               "lockstep-diff");
+  CLI::App app(
+      "Finds the first tensor in which two recorded training runs differ. The runs may have different modes and "
+      "numbers of ranks",
+      "lockstep-diff");
   std::string a, b;
-  diff::Question question;
+  diff::Filter filter;
   std::int64_t step = 0;
   bool as_json = false;
-  app.add_option("A", a, "directory of the first run")->required()->type_name("DIRECTORY");
-  app.add_option("B", b, "directory of the second run")->required()->type_name("DIRECTORY");
-  app.add_option(
-         "--module", question.modules,
-         "compare only modules whose path this describes, and all below them; * stands for any text without a dot")
-      ->type_name("PATTERN");
+  app.add_option("A", a, "directory of the first run")->required();
+  app.add_option("B", b, "directory of the second run")->required();
+  app.add_option("--module", filter.modules,
+                 "compare only modules with this path, and those below them; * stands for any text without '.'; may be "
+                 "given several times")
+      ->type_name("PATTERN")
+      ->expected(1)
+      ->take_all();
   CLI::Option* const one_step =
-      app.add_option("--step", step, "compare only this step; the first is 0")->type_name("N");
-  app.add_flag("--json", as_json, "print JSON");
+      app.add_option("--step", step, "compare only this step; they count from 0")->type_name("N");
+  app.add_flag("--json", as_json, "print the result as JSON");
   app.footer(
-      "Record the runs with parallel::Recorder, or with LOCKSTEP_RECORD=DIRECTORY in the environment.\n"
-      "Exits with 0 if the runs are equal, 1 if they differ, 2 after an error.");
+      "Record the runs with parallel::Recorder, or with LOCKSTEP_RECORD=DIRECTORY in the environment, and their values "
+      "with LOCKSTEP_RECORD_VALUES=1.\n"
+      "Exits with 0 if the runs are equal, 1 if they differ or one lacks steps of the other, 2 after an error.");
   command_line::complete(app);
   try {
     app.parse(argc, argv);
-    if (one_step->count() > 0) question.step = step;
-    return run(a, b, question, as_json);
+    if (one_step->count() > 0) filter.step = step;
+    return run(a, b, filter, as_json);
   } catch (const CLI::ParseError& error) {
     return command_line::report(app, error);
   } catch (const std::exception& error) {

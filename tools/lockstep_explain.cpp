@@ -116,7 +116,7 @@ CLI::App& declare_memory(CLI::App& app, Arguments& arguments) {
 CLI::App& declare_mesh(CLI::App& app, Arguments& arguments) {
   CLI::App& mesh = *app.add_subcommand("mesh", "shows which ranks each axis of a device mesh groups together");
   mesh.add_option("axes", arguments.mesh, "axes and their sizes: pp=2,dp=2,tp=2")->required();
-  mesh.add_option("--html", arguments.html, "draw the groups as a page, into this file")->type_name("FILE");
+  mesh.add_option("--html", arguments.html, "write a page with a figure for each axis to this file")->type_name("FILE");
   return mesh;
 }
 

@@ -1,12 +1,12 @@
 /// \file
 /// Named axes over the ranks of a process group:
 ///
-///     const DeviceMesh mesh(group, {{"dp", 2}, {"cp", -1}});  // 8 ranks: -1 becomes 4
-///     DistributedDataParallel run(model, mesh.flatten({"cp", "dp"}).group());
-///     context_parallel(model, mesh["cp"]);
+///     const DeviceMesh mesh(group, {{"dp", 2}, {"tp", -1}});  // 8 ranks: -1 becomes 4
+///     DistributedDataParallel run(model, mesh["dp"].group());
 ///
-/// Ranks are numbered in row-major order: the ranks of the last axis are neighbours. Here rank 6 has the coordinates dp 1
-/// and cp 2, and mesh["cp"] is, on this rank, the group of the ranks 4 to 7.
+/// Ranks are numbered in row-major order: the coordinate of the last axis varies fastest. Here rank 6 has the
+/// coordinates dp 1 and tp 2; on this rank mesh["tp"] has the ranks 4 to 7, and mesh["dp"] the ranks 2 and 6. Put the
+/// axis with most communication last, so that its ranks are on one host.
 #pragma once
 
 #include <memory>
@@ -20,26 +20,28 @@ namespace lockstep::parallel {
 /// One axis of a mesh.
 struct MeshAxis {
   std::string name;  ///< for example "dp"
-  int size = -1;     ///< number of ranks; -1, in one axis: what the other axes leave
+  int size = -1;     ///< number of ranks; -1, in one axis at most: follows from the size of the group
 };
 
-/// Ranks of a process group, arranged along axes. Each axis, with the other coordinates fixed, is a group of its own.
+/// Ranks of a process group, arranged along axes. For each axis, the ranks that differ in this coordinate alone form a
+/// process group. A mesh is a handle; its groups live as long as something refers to them.
 class DeviceMesh {
  public:
   DeviceMesh() = default;  ///< no mesh: defined() is false
-  /// Arranges all ranks of `group`, which all call this, and makes the groups of the axes. Null: this process alone,
-  /// with every axis of size 1. Throws InvalidArgument if the product of the sizes is not the number of ranks, or two axes
-  /// have the same name.
+  /// Arranges the ranks of `group` along the axes and makes a process group for each axis. Collective: all ranks of
+  /// `group` must call it. A null group stands for this process alone, with every axis of size 1. Throws
+  /// InvalidArgument if the product of the sizes is not the number of ranks, or if two axes have the same name.
   DeviceMesh(std::shared_ptr<ProcessGroup> group, std::vector<MeshAxis> axes);
 
-  /// The axis of this name through this rank. No communication. Throws InvalidArgument, naming the axes, if there is none.
+  /// The mesh of this axis alone through this rank, without communication. Throws InvalidArgument, naming the axes, if
+  /// there is no such axis.
   DeviceMesh operator[](const std::string& axis) const;
-  /// Several axes as one: ranks are numbered with the last of `axes` as the fastest, in the order given here. All ranks
-  /// of the mesh must call this. Throws InvalidArgument for an unknown axis, and for one that is named twice.
+  /// Merges several axes into one, named "cp_dp", whose ranks are numbered with the last of `axes` as the fastest, in
+  /// the order given here. Collective. Throws InvalidArgument for an unknown axis, and for one that is named twice.
   DeviceMesh flatten(const std::vector<std::string>& axes) const;
 
   bool defined() const { return state_ != nullptr; }  ///< false after the default constructor
-  int rank() const;                                   ///< of this process in the mesh, or along the axis
+  int rank() const;                                   ///< this process's rank in group(); 0 if that is null
   int size() const;                                   ///< number of ranks
   const std::vector<MeshAxis>& axes() const;          ///< with their sizes
   /// The group of the mesh's ranks; null if the mesh is this process alone.

@@ -8,7 +8,6 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
-#include <memory>
 #include <system_error>
 #include <vector>
 
@@ -50,9 +49,9 @@ std::string escaped(std::string_view text) {
 }
 
 [[noreturn]] void fail(const std::string& path, const char* operation, int error) {
-  throw IoError(
-      fmt::format("Recorder: {}: {}: {}{}", path, operation, std::generic_category().message(error),
-                  error == EEXIST ? "\nThere is a record of another run; remove it, or name another directory" : ""));
+  if (error == EEXIST)
+    throw IoError(fmt::format("Recorder: {} exists already\nRemove the directory, or name another one", path));
+  throw IoError(fmt::format("Recorder: {}: {}: {}", path, operation, std::generic_category().message(error)));
 }
 
 void make_directory(const std::string& path) {
@@ -106,11 +105,11 @@ struct RecordFile::Output {
   std::uint64_t position = 0;
 };
 
-RecordFile::RecordFile(const std::string& directory, int rank, int ranks, bool has_values) {
+RecordFile::RecordFile(const std::string& directory, int rank, const std::vector<int>& ranks, bool has_values) {
   make_directory(directory);
   lines_ = std::make_unique<Output>(fmt::format("{}/rank{}.jsonl", directory, rank));
   if (has_values) values_ = std::make_unique<Output>(fmt::format("{}/rank{}.values", directory, rank));
-  const std::string header = fmt::format("{{\"format\":1,\"rank\":{},\"ranks\":{}}}\n", rank, ranks);
+  const std::string header = fmt::format("{{\"format\":1,\"rank\":{},\"ranks\":[{}]}}\n", rank, fmt::join(ranks, ","));
   lines_->add(header.data(), header.size());
   flush();
 }

@@ -1,17 +1,19 @@
 // The file of one rank of a recorded run: a line of JSON for each tensor, and on demand its values. Not installed.
 //
-//   {"format":1,"rank":0,"ranks":2}
+//   {"format":1,"rank":0,"ranks":[0,1]}
 //   {"step":0,"what":"output","micro_batch":1,"name":"blocks.0","call":0,"dtype":"f32","shape":[8,32],
 //    "hash":"9c5a0e7b1d2f3a48"}
 //
-// A piece of a tensor has "part" (first, run, stride, begin and numel of TensorPart); with values "at" is the position of
+// A part of a tensor has "part" (first, run, stride, begin and numel of TensorPart); with values "at" is the position of
 // its bytes in the file of values.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "lockstep/base/file_internal.h"
 #include "lockstep/tensor/tensor.h"
@@ -35,8 +37,9 @@ struct RecordKey {
 // Threads may add lines at the same time.
 class RecordFile {
  public:
-  // Makes the directory. Throws IoError if the files cannot be created, or exist.
-  RecordFile(const std::string& directory, int rank, int ranks, bool has_values);
+  // Creates the directory. `ranks` are those of the run's group, as the group of init_process_group numbers them; `rank`
+  // is this one. Throws IoError if the files cannot be created, or exist.
+  RecordFile(const std::string& directory, int rank, const std::vector<int>& ranks, bool has_values);
   ~RecordFile();
 
   // `tensor` is the part of a tensor of shape `whole`.

@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 #include <tuple>
+#include <utility>
 
 #include "lockstep/autograd/checkpoint.h"
 #include "lockstep/autograd/history_internal.h"
@@ -24,7 +25,7 @@ namespace lockstep::parallel {
 struct Recorder::State : std::enable_shared_from_this<State> {
   State(Source of_run, const std::string& directory, RecorderOptions of_record)
       : source(std::move(of_run)), options(std::move(of_record)),
-        file(directory, source.group ? source.group->rank() : 0, source.group ? source.group->size() : 1,
+        file(directory, ranks()[source.group ? static_cast<std::size_t>(source.group->rank()) : 0], ranks(),
              options.values) {}
 
   void install(nn::Module& module, const std::string& path);
@@ -38,21 +39,28 @@ struct Recorder::State : std::enable_shared_from_this<State> {
   const RecorderOptions options;
 
  private:
+  std::vector<int> ranks() const;
   bool is_recording() const;
   bool wants(std::string_view path) const;
   bool wants_parameter(std::string_view name) const;  // whether its module is
   void begin_micro_batch(int micro_batch, const std::vector<Tensor>& inputs);
   void hook_parameters(int micro_batch);
   void hook_input(const std::string& path, int micro_batch, const Tensor& input);
+  void begin_step();
   void end_step();
+  void add_state(std::int64_t after);
   std::int64_t count_call(const char* what, int micro_batch, const std::string& name);
-  void add(const char* what, int micro_batch, std::string_view name, std::int64_t call, const Tensor& tensor);
-  void add_part(const char* what, const ShardedParameter& of, const Tensor& tensor);
+  RecordKey key(const char* what, int micro_batch, std::string_view name, std::int64_t call) const {
+    return {.step = step, .what = what, .micro_batch = micro_batch, .name = name, .call = call};
+  }
+  void add(const RecordKey& key, const Tensor& tensor);
+  void add_part(const RecordKey& key, const ShardedParameter& of, const Tensor& tensor);
 
   RecordFile file;
   std::vector<HookHandle> hooks;
 
   std::recursive_mutex mutex;
+  bool has_begun = false;
   std::int64_t step = 0;
   bool has_gradients = false;    // those of the step have been recorded: the optimizer comes next
   std::set<int> with_gradients;  // micro-batches of the step whose backward has begun to reach parameters
@@ -95,16 +103,18 @@ void Recorder::State::end_forward(const std::string& path, const Tensor& output)
   if (!autograd::grad_mode() || autograd::is_recomputing() || !output.defined()) return;
   const int micro_batch = random::current_micro_batch();
   const std::lock_guard lock(mutex);
-  if (is_recording() && wants(path)) add("output", micro_batch, path, count_call("output", micro_batch, path), output);
+  if (is_recording() && wants(path))
+    add(key("output", micro_batch, path, count_call("output", micro_batch, path)), output);
 }
 
 // Begins the next step, if need be: a micro-batch has one backward in a step.
 void Recorder::State::begin_micro_batch(int micro_batch, const std::vector<Tensor>& inputs) {
-  if (has_gradients || with_gradients.contains(micro_batch)) end_step();
+  if (with_gradients.contains(micro_batch)) end_step();
+  begin_step();
   if (!is_recording()) return;
   hook_parameters(micro_batch);
   for (const Tensor& input : inputs)
-    if (input.defined()) add("input", micro_batch, "", count_call("input", micro_batch, ""), input);
+    if (input.defined()) add(key("input", micro_batch, "", count_call("input", micro_batch, "")), input);
 }
 
 // Records the gradients of this micro-batch's backward. A replica has parameters of its own; where micro-batches share
@@ -122,7 +132,7 @@ void Recorder::State::hook_parameters(int micro_batch) {
       const std::lock_guard lock(state->mutex);
       state->with_gradients.insert(micro_batch);
       const std::int64_t call = state->count_call("micro_batch_gradient", micro_batch, name);
-      if (state->is_recording()) state->add("micro_batch_gradient", micro_batch, name, call, gradient);
+      if (state->is_recording()) state->add(state->key("micro_batch_gradient", micro_batch, name, call), gradient);
       return Tensor();
     });
   }
@@ -137,7 +147,7 @@ void Recorder::State::hook_input(const std::string& path, int micro_batch, const
     const auto state = weak.lock();
     if (!state) return Tensor();
     const std::lock_guard lock(state->mutex);
-    if (state->is_recording()) state->add("input_gradient", micro_batch, path, call, gradient);
+    if (state->is_recording()) state->add(state->key("input_gradient", micro_batch, path, call), gradient);
     return Tensor();
   });
 }
@@ -146,20 +156,22 @@ void Recorder::State::hook_input(const std::string& path, int micro_batch, const
 
 void Recorder::State::gradients_ready() {
   const std::lock_guard lock(mutex);
-  if (has_gradients) end_step();  // this rank had no samples
+  begin_step();  // this rank may have had no samples
   has_gradients = true;
   if (!is_recording()) return;
-  for (const ShardedParameter& each : source.parameters) add_part("gradient", each, each.parameter.master().grad());
+  for (const ShardedParameter& each : source.parameters)
+    add_part({.step = step, .what = "gradient", .name = each.name}, each, each.parameter.master().grad());
+}
+
+// Begins the next step if the gradients of the last one are complete.
+void Recorder::State::begin_step() {
+  if (!std::exchange(has_begun, true)) add_state(-1);
+  if (has_gradients) end_step();
 }
 
 // The optimizer has stepped.
 void Recorder::State::end_step() {
-  if (is_recording()) {
-    for (const ShardedParameter& each : source.parameters) add_part("parameter", each, each.parameter.master());
-    for (const auto& [name, buffer] : source.module.named_buffers())
-      if (wants_parameter(name)) add("buffer", -1, name, 0, buffer.master());
-    file.flush();
-  }
+  add_state(step);
   ++step;
   has_gradients = false;
   with_gradients.clear();
@@ -184,20 +196,37 @@ bool Recorder::State::wants_parameter(std::string_view name) const {
   return wants(name.substr(0, dot == std::string_view::npos ? 0 : dot));
 }
 
+// Parameters and buffers after a step; -1: before the first one.
+void Recorder::State::add_state(std::int64_t after) {
+  if (after + 1 < options.first_step || (options.last_step >= 0 && after > options.last_step)) return;
+  for (const ShardedParameter& each : source.parameters)
+    add_part({.step = after, .what = "parameter", .name = each.name}, each, each.parameter.master());
+  for (const auto& [name, buffer] : source.module.named_buffers()) {
+    if (wants_parameter(name)) add({.step = after, .what = "buffer", .name = name}, buffer.master());
+  }
+  file.flush();
+}
+
+// Those of the group, as the group of init_process_group numbers them.
+std::vector<int> Recorder::State::ranks() const {
+  if (!source.group) return {0};
+  std::vector<int> ranks;
+  for (int r = 0; r < source.group->size(); ++r) ranks.push_back(source.group->global_rank(r));
+  return ranks;
+}
+
 std::int64_t Recorder::State::count_call(const char* what, int micro_batch, const std::string& name) {
   return calls[{what, micro_batch, name}]++;
 }
 
-void Recorder::State::add(const char* what, int micro_batch, std::string_view name, std::int64_t call,
-                          const Tensor& tensor) {
-  file.add({.step = step, .what = what, .micro_batch = micro_batch, .name = name, .call = call}, tensor,
-           TensorPart::whole(tensor.shape()), tensor.shape());
+void Recorder::State::add(const RecordKey& key, const Tensor& tensor) {
+  file.add(key, tensor, TensorPart::whole(tensor.shape()), tensor.shape());
 }
 
-// `tensor` has the elements of the parameter's piece.
-void Recorder::State::add_part(const char* what, const ShardedParameter& of, const Tensor& tensor) {
+// `tensor` has the elements of the parameter that this rank has.
+void Recorder::State::add_part(const RecordKey& key, const ShardedParameter& of, const Tensor& tensor) {
   if (!tensor.defined() || tensor.numel() == 0 || !wants_parameter(of.name)) return;
-  file.add({.step = step, .what = what, .name = of.name}, tensor, of.part, of.shape);
+  file.add(key, tensor, of.part, of.shape);
 }
 
 // --- the public class ----------------------------------------------------------------------------------------------

@@ -1,18 +1,20 @@
 /// \file
-/// Records a training run, so that the program `lockstep-diff` can say where it first differs from another run, also
-/// from one in another mode or on another number of ranks:
+/// Records a training run, so that the program `lockstep-diff` can say where it first differs from another run. The two
+/// runs may have different modes and numbers of ranks:
 ///
 ///     parallel::Recorder recorder(run, "record_a");  // while it exists, steps of `run` are recorded
 ///     for (...) { run.backward(x, y, loss_fn); optimizer.step(); }
 ///
 ///     $ lockstep-diff record_a record_b
 ///
-/// Each rank writes a file of its own, with the hash of each tensor: of the model's inputs, of every module's output and
-/// of the gradient of its input, of each parameter's gradient in each micro-batch and after the reduction, and of all
-/// parameters and buffers after the step. A hash is a sum over the elements, so that the hashes of pieces on several
-/// ranks add up to that of the whole tensor. Recording changes no bits. Without a change of the program, the environment
-/// variable LOCKSTEP_RECORD names the directory, and LOCKSTEP_RECORD_VALUES=1 adds the values; a process's second run then
-/// records in the subdirectory 2, and so on. Set them on all ranks.
+/// Each rank writes a file of its own with a hash of each tensor: of the model's inputs, of every module's output and
+/// of the gradient of its first input, of each parameter's gradient in each micro-batch and after the reduction, and of
+/// all parameters and buffers before the first step and after every step. The hash is a sum over the elements, so the
+/// hashes of the parts of a sharded parameter add up to that of the whole one. Recording changes no bits.
+///
+/// Without a change of the program, the environment variable LOCKSTEP_RECORD names the directory, and
+/// LOCKSTEP_RECORD_VALUES=1 adds the values; the second run of a process is then recorded in the subdirectory 2, and so
+/// on. docs/first_difference.md says more.
 #pragma once
 
 #include <cstdint>
@@ -27,20 +29,20 @@ namespace lockstep::parallel {
 
 /// What a Recorder records.
 struct RecorderOptions {
-  bool values = false;  ///< also the values: lockstep-diff then names the first element that differs
-  /// Which modules, with all below them: their paths, with '*' for any text without '.'. Empty: all.
+  bool values = false;  ///< also the values, so that lockstep-diff can name the first element that differs
+  /// Paths of the modules to record, with all modules below them; '*' stands for any text without '.'. Empty: all.
   std::vector<std::string> modules = {};
-  std::int64_t first_step = 0;  ///< steps count from 0, from the construction of the Recorder on
-  std::int64_t last_step = -1;  ///< -1: to the end
+  std::int64_t first_step = 0;  ///< the first step to record; steps count from 0, the construction of the Recorder
+  std::int64_t last_step = -1;  ///< the last step to record; -1: no limit
 };
 
-/// Records the steps of a run while it exists. A step is one call of `run.backward(x, y, loss_fn)`, or a forward of the
-/// module and the backward of the user's own that follows; the latter's reduced gradients are recorded with
+/// Records the steps of a run while it exists. A step is one call of `run.backward(x, y, loss_fn)`, also inside
+/// no_sync; or a forward of the module and `loss.backward()`, whose reduced gradients are recorded with
 /// DistributedDataParallel and ShardedDataParallel only. Forwards without gradients are not recorded.
 class Recorder {
  public:
-  /// Makes the directory. Throws IoError if it cannot be written, or has a record already. `run`'s module must outlive
-  /// this object.
+  /// Creates the directory. Throws IoError if it cannot be written, or contains a record already. `run`'s module must
+  /// outlive this object.
   template <class Mode>
   Recorder(Mode& run, const std::string& directory, const RecorderOptions& options = {})
       : Recorder(Source{run.module(), run.named_parameters(), run.group()}, directory, options) {
@@ -52,7 +54,7 @@ class Recorder {
     const std::string directory = next_directory(run.group().get());
     return directory.empty() ? nullptr : std::make_shared<Recorder>(run, directory, environment_options());
   }
-  /// Records the parameters after the last step.
+  /// Records the parameters after the last step. A failure is a warning.
   ~Recorder();
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;

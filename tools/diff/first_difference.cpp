@@ -1,9 +1,12 @@
 #include "tools/diff/first_difference.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstring>
+#include <map>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -22,8 +25,8 @@ std::string_view module_of(const Key& key) {
   return name.substr(0, dot == std::string_view::npos ? 0 : dot);
 }
 
-bool wants(const Question& question, const Key& key) {
-  return (!question.step || *question.step == key.step) && ls::nn::matches_any(question.modules, module_of(key));
+bool wants(const Filter& filter, const Key& key) {
+  return (!filter.step || *filter.step == key.step) && ls::nn::matches_any(filter.modules, module_of(key));
 }
 
 std::vector<int> ranks_of(const std::vector<Line>& lines) {
@@ -142,11 +145,11 @@ std::optional<Difference> difference_between(const RunRecord& run_a, const std::
 }
 
 // The keys of both runs in the order of a step: micro-batches, then gradients, then what the optimizer has changed.
-std::vector<Key> keys_in_order(const RunRecord& a, const RunRecord& b, const Question& question) {
+std::vector<Key> keys_in_order(const RunRecord& a, const RunRecord& b, const Filter& filter) {
   using Place = std::tuple<std::int64_t, int, int, std::int64_t>;
   std::vector<std::pair<Place, Key>> keys;
   const auto add = [&](const Key& key, const std::vector<Line>& lines) {
-    if (wants(question, key)) keys.push_back({{key.step, phase(key.what), key.micro_batch, lines[0].number}, key});
+    if (wants(filter, key)) keys.push_back({{key.step, phase(key.what), key.micro_batch, lines[0].number}, key});
   };
   for (const auto& [key, lines] : a.tensors) add(key, lines);
   for (const auto& [key, lines] : b.tensors) {
@@ -158,12 +161,43 @@ std::vector<Key> keys_in_order(const RunRecord& a, const RunRecord& b, const Que
   return in_order;
 }
 
+// Throws if the filter leaves nothing of either run.
+void check_filter(const std::vector<Key>& keys, const RunRecord& a, const Filter& filter) {
+  if (!keys.empty() || a.tensors.empty()) return;
+  if (filter.step)
+    throw ls::IoError(fmt::format("--step {}: no run has a tensor of it{}; the steps of {} are {} to {}", *filter.step,
+                                  filter.modules.empty() ? "" : " and of --module", a.directory,
+                                  a.tensors.begin()->first.step, a.tensors.rbegin()->first.step));
+  std::set<std::string_view> modules;
+  for (const auto& [key, lines] : a.tensors) modules.insert(module_of(key));
+  throw ls::IoError(fmt::format("--module {}: no run has a module of this path; {} has for example {}",
+                                fmt::join(filter.modules, ", "), a.directory,
+                                modules.empty() ? "none" : *modules.rbegin()));
+}
+
+// Counts the steps that one run has and the other has not.
+void count_missing_steps(const std::vector<Key>& keys, const RunRecord& a, const RunRecord& b, Comparison& result) {
+  std::map<std::int64_t, std::pair<bool, bool>> steps;
+  for (const Key& key : keys) {
+    auto& [in_a, in_b] = steps[key.step];
+    in_a = in_a || a.tensors.contains(key);
+    in_b = in_b || b.tensors.contains(key);
+  }
+  for (const auto& [step, in] : steps) {
+    if (!in.second) ++result.steps_only_a;
+    if (!in.first) ++result.steps_only_b;
+  }
+}
+
 }  // namespace
 
-Comparison compare(const RunRecord& a, const RunRecord& b, const Question& question) {
+Comparison compare(const RunRecord& a, const RunRecord& b, const Filter& filter) {
   Comparison result;
   std::int64_t last_step = -1;
-  for (const Key& key : keys_in_order(a, b, question)) {
+  const std::vector<Key> keys = keys_in_order(a, b, filter);
+  check_filter(keys, a, filter);
+  count_missing_steps(keys, a, b, result);
+  for (const Key& key : keys) {
     const auto in_a = a.tensors.find(key), in_b = b.tensors.find(key);
     const bool has_a = in_a != a.tensors.end(), has_b = in_b != b.tensors.end();
     if (has_a && !result.first) result.first = difference_within(a, key, in_a->second);
@@ -177,14 +211,15 @@ Comparison compare(const RunRecord& a, const RunRecord& b, const Question& quest
     result.first = difference_between(a, in_a->second, b, in_b->second, key);
     if (result.first) continue;
     ++result.equal;
-    if (std::exchange(last_step, key.step) != key.step) ++result.steps;
+    if (key.step >= 0 && std::exchange(last_step, key.step) != key.step) ++result.steps;
   }
   return result;
 }
 
 std::string describe(const Key& key) {
   const std::string name = key.name.empty() ? "the model" : key.name;
-  const std::string call = key.call > 0 && key.what != What::kInput ? fmt::format(", call {}", key.call + 1) : "";
+  const std::string call = key.call > 0 && key.what != What::kInput ? fmt::format(", call {}", key.call) : "";
+  const std::string state = key.step < 0 ? "before step 0" : fmt::format("after step {}", key.step);
   const std::string where = fmt::format(
       "{} of step {}", key.micro_batch < 0 ? "" : fmt::format(" in micro-batch {}", key.micro_batch), key.step);
   switch (key.what) {
@@ -199,9 +234,9 @@ std::string describe(const Key& key) {
     case What::kGradient:
       return fmt::format("the reduced gradient of {} in step {}", name, key.step);
     case What::kParameter:
-      return fmt::format("the parameter {} after step {}", name, key.step);
+      return fmt::format("the parameter {} {}", name, state);
     case What::kBuffer:
-      return fmt::format("the buffer {} after step {}", name, key.step);
+      return fmt::format("the buffer {} {}", name, state);
   }
   return name;
 }

@@ -10,7 +10,8 @@
 
 namespace diff {
 
-struct Question {
+// Which tensors to compare.
+struct Filter {
   std::vector<std::string> modules = {};  // paths, with all below them; '*' for any text without '.'. Empty: all
   std::optional<std::int64_t> step = std::nullopt;
 };
@@ -24,7 +25,8 @@ struct Element {
 
 struct Difference {
   Key key;
-  // The ranks that have the tensor. Within one run: ranks of the same values before.
+  // The ranks that have the tensor; a part that several ranks have counts for the first of them. Within one run: the
+  // ranks of one value, and those of others.
   std::vector<int> ranks_a, ranks_b;
   std::string what_differs;  // "values", "dtype f32 and bf16", "shape ..."
   // Which two runs: "" the two; else the directory of the one run whose ranks differ.
@@ -38,13 +40,15 @@ struct Difference {
 
 struct Comparison {
   std::optional<Difference> first = std::nullopt;
-  std::int64_t equal = 0;               // tensors before it that both runs have
-  std::int64_t steps = 0;               // in which both have tensors
-  std::int64_t only_a = 0, only_b = 0;  // tensors of one run alone
-  std::string example = {};             // one of those
+  std::int64_t equal = 0;                           // tensors before it that both runs have
+  std::int64_t steps = 0;                           // in which both have tensors
+  std::int64_t only_a = 0, only_b = 0;              // tensors of one run alone
+  std::string example = {};                         // one of those
+  std::int64_t steps_only_a = 0, steps_only_b = 0;  // steps of which the other run has no tensor
+  bool is_equal() const { return !first && steps_only_a + steps_only_b == 0; }
 };
 
-Comparison compare(const RunRecord& a, const RunRecord& b, const Question& question);
+Comparison compare(const RunRecord& a, const RunRecord& b, const Filter& filter);
 
 // "the output of blocks.0 in micro-batch 3 of step 2"
 std::string describe(const Key& key);

@@ -5,10 +5,13 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <set>
 #include <span>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "lockstep/base/file_internal.h"
@@ -85,12 +88,13 @@ void read_line(RunRecord& run, const Json& json, int rank, std::int64_t number) 
 }
 
 // From the first line of a file.
-int ranks_of(const Json& json) {
+std::vector<int> ranks_of(const Json& json) {
   if (json.at("format") != 1)
     throw ls::IoError(fmt::format("format {}, expected 1: another version of Lockstep wrote it",
                                   json.at("format").dump().substr(0, 80)));
-  const int ranks = report::integer<int>(json.at("ranks"), "ranks");
-  if (ranks < 1) throw ls::IoError(fmt::format("\"ranks\" is {}", ranks));
+  std::vector<int> ranks;
+  for (const Json& rank : json.at("ranks")) ranks.push_back(report::integer<int>(rank, "ranks"));
+  if (ranks.empty()) throw ls::IoError("\"ranks\" is empty");
   return ranks;
 }
 
@@ -100,9 +104,9 @@ std::string path_of(const RunRecord& run, int rank, const char* extension) {
 
 }  // namespace
 
-int add_rank(RunRecord& run, int rank, std::span<const std::byte> bytes, const std::string& path) {
+std::vector<int> add_rank(RunRecord& run, int rank, std::span<const std::byte> bytes, const std::string& path) {
   std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  int ranks = 0;
+  std::vector<int> ranks;
   for (std::int64_t number = 1;; ++number) {
     const std::size_t end = text.find('\n');
     if (end == std::string_view::npos) break;
@@ -119,31 +123,38 @@ int add_rank(RunRecord& run, int rank, std::span<const std::byte> bytes, const s
     }
     text.remove_prefix(end + 1);
   }
-  if (ranks == 0) throw ls::IoError(fmt::format("{}: the file has no complete line", path));
+  if (ranks.empty()) throw ls::IoError(fmt::format("{}: the file has no complete line", path));
   return ranks;
 }
 
 const char* name(What what) { return kNames[static_cast<std::size_t>(what)]; }
 
+// Groups of a mesh may have written to one directory, so that the ranks of one file are not all.
 RunRecord read_run(const std::string& directory) {
   RunRecord run{.directory = directory, .tensors = {}};
-  std::optional<int> first;
-  for (int rank = 0; rank < first.value_or(1); ++rank) {
-    const std::string path = path_of(run, rank, "jsonl");
-    if (!std::filesystem::exists(path)) {
-      if (!first)
-        throw ls::IoError(fmt::format(
-            "{}: there is no file rank0.jsonl; expected a directory of a Recorder or of LOCKSTEP_RECORD", directory));
-      throw ls::IoError(
-          fmt::format("{}: the run had {} ranks, but there is no file rank{}.jsonl; copy those of all hosts here",
-                      directory, *first, rank));
-    }
-    const int ranks = add_rank(run, rank, ls::read_file(path, kLargestFile), path);
-    if (first.value_or(ranks) != ranks)
-      throw ls::IoError(fmt::format("{}: a run of {} ranks, that of rank 0 has {}", path, ranks, *first));
-    first = ranks;
+  std::set<int> found, wanted;
+  std::error_code none;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, none)) {
+    const std::string file = entry.path().filename().string();
+    int rank = -1;
+    if (std::sscanf(file.c_str(), "rank%d.jsonl", &rank) != 1 || path_of(run, rank, "jsonl") != directory + "/" + file)
+      continue;
+    found.insert(rank);
   }
-  run.ranks = *first;
+  if (found.empty())
+    throw ls::IoError(fmt::format(
+        "{}: there is no file rank0.jsonl; expected a directory of a Recorder or of LOCKSTEP_RECORD", directory));
+  for (const int rank : found) {
+    const std::string path = path_of(run, rank, "jsonl");
+    for (const int other : add_rank(run, rank, ls::read_file(path, kLargestFile), path)) wanted.insert(other);
+  }
+  for (const int rank : wanted) {
+    if (!found.contains(rank))
+      throw ls::IoError(
+          fmt::format("{}: rank {} belongs to the run, but there is no file rank{}.jsonl\nCopy the files of "
+                      "all hosts to one directory",
+                      directory, rank, rank));
+  }
   return run;
 }
 

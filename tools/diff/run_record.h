@@ -43,15 +43,14 @@ struct Line {
 
 struct RunRecord {
   std::string directory;
-  int ranks = 1;
   std::map<Key, std::vector<Line>> tensors;
 };
 
 // Throws lockstep::IoError, naming file and line, for anything that no Recorder has written.
 RunRecord read_run(const std::string& directory);
 // Adds the lines of one rank. A program that was killed leaves an incomplete last line, which is left out. Returns the
-// number of ranks of the run. Throws as read_run.
-int add_rank(RunRecord& run, int rank, std::span<const std::byte> bytes, const std::string& path);
+// ranks of the run. Throws as read_run.
+std::vector<int> add_rank(RunRecord& run, int rank, std::span<const std::byte> bytes, const std::string& path);
 
 // The elements of a line, in its dtype. Throws lockstep::IoError if the file of values does not have them.
 ls::Tensor values_of(const RunRecord& run, const Line& line);

@@ -8,26 +8,27 @@
 namespace diff {
 namespace {
 
-// Where to look, if everything before is equal.
-const char* meaning(What what) {
-  switch (what) {
+// What to check, if everything before is equal.
+const char* meaning(const Key& key) {
+  switch (key.what) {
     case What::kInput:
-      return "The runs have different data: look at the sampler, its seed, and the number of micro-batches.";
+      return "Check the data: dataset, sampler, seed, transforms, and the number of micro-batches.";
     case What::kOutput:
-      return "Its inputs are equal as far as they are recorded: look at the forward of this module, and at what it "
-             "draws or reads besides its input.";
+      return "Check what computes the module's input, the module's own forward, and what it draws or reads besides its "
+             "input.";
     case What::kInputGradient:
-      return "All outputs of this micro-batch are equal: look at the loss, and at the backward of this module and of "
-             "what uses the same input.";
     case What::kMicroBatchGradient:
-      return "All outputs of this micro-batch are equal: look at the backward of the module that has this parameter.";
+      return "If this is the micro-batch's first gradient, check the targets and the loss; else the backward of what "
+             "the "
+             "gradient comes through.";
     case What::kGradient:
-      return "The gradients of the micro-batches are equal: look at their sum, its scale, and the communication.";
+      return "Check the sum over the micro-batches, its scale, communication hooks, and the order of the reduction.";
     case What::kParameter:
-      return "The reduced gradients are equal: look at clipping, the optimizer and its options, and at other code that "
-             "changes parameters.";
+      return key.step < 0 ? "Check the initial values: seed, initialisation, and the checkpoint that was loaded."
+                          : "Check clipping, the learning rate, the optimizer and its state, and code that writes "
+                            "parameters.";
     case What::kBuffer:
-      return "Look at the module that updates this buffer in forward, and at the broadcast of buffers.";
+      return "Check the module that updates the buffer in forward, and .sync_buffers.";
   }
   return "";
 }
@@ -44,37 +45,54 @@ std::string position_text(const ls::Shape& shape, std::int64_t element) {
   return fmt::format("[{}]", fmt::join(position, ", "));
 }
 
+std::string element_text(const Difference& difference, const std::string& a, const std::string& b) {
+  if (!difference.element)
+    return difference.what_differs == "values"
+               ? "  To see the element and its values, record both runs again with LOCKSTEP_RECORD_VALUES=1.\n"
+               : "";
+  const auto side = [](const std::string& name, const Element& element) {
+    return fmt::format("  {}: {:.9g} ({:#x}) on rank {}\n", name, element.value, element.bits, element.rank);
+  };
+  return fmt::format("  element {} of {}, at {}; {} elements differ\n", *difference.element, difference.elements,
+                     position_text(difference.shape, *difference.element), difference.differing) +
+         side(a, difference.a) + side(b, difference.b);
+}
+
 std::string text_of(const Difference& difference, const std::string& a, const std::string& b) {
-  const bool is_within = !difference.within.empty();
-  std::string text = is_within ? fmt::format("The ranks of {} have different values: {}\n", difference.within,
-                                             describe(difference.key))
-                               : fmt::format("The runs differ first in {}\n", describe(difference.key));
+  if (!difference.within.empty())
+    return fmt::format("The ranks of {} disagree: {}\n  {} and {} have different values\n{}", difference.within,
+                       describe(difference.key), ranks_text(difference.ranks_a), ranks_text(difference.ranks_b),
+                       element_text(difference, ranks_text(difference.ranks_a), ranks_text(difference.ranks_b))) +
+           "Check code that depends on the rank, options that differ between ranks, and buffers.\n";
+  std::string text = fmt::format("First difference: {}\n", describe(difference.key));
   if (difference.what_differs != "values") text += fmt::format("  {}\n", difference.what_differs);
-  text += fmt::format("  {}: {}\n  {}: {}\n", is_within ? "some" : a, ranks_text(difference.ranks_a),
-                      is_within ? "others" : b, ranks_text(difference.ranks_b));
-  if (difference.element) {
-    text += fmt::format("  element {} {}: {:.9g} ({:#x}) on rank {}, {:.9g} ({:#x}) on rank {}\n", *difference.element,
-                        position_text(difference.shape, *difference.element), difference.a.value, difference.a.bits,
-                        difference.a.rank, difference.b.value, difference.b.bits, difference.b.rank);
-    text += fmt::format("  {} of {} elements differ\n", difference.differing, difference.elements);
-  } else if (difference.what_differs == "values") {
-    text +=
-        "  For the element, record the values of both runs: RecorderOptions{.values = true}, or "
-        "LOCKSTEP_RECORD_VALUES=1\n";
-  }
-  return text + (is_within ? "" : std::string(meaning(difference.key.what)) + "\n");
+  return text + element_text(difference, a, b) + meaning(difference.key) + "\n";
+}
+
+std::string count_text(std::int64_t count, const char* what) {
+  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
 }
 
 }  // namespace
 
 std::string as_text(const Comparison& comparison, const std::string& a, const std::string& b) {
-  std::string text = comparison.first ? text_of(*comparison.first, a, b) + "Before it, " : "";
-  text += fmt::format("{} tensors of {} steps are equal{}\n", comparison.equal, comparison.steps,
-                      comparison.first ? "" : ": the runs have the same bits");
-  if (comparison.only_a + comparison.only_b == 0) return text;
-  return text +
-         fmt::format("Not compared: {} tensors of {} and {} of {}, which the other run does not have, for example {}\n",
-                     comparison.only_a, a, comparison.only_b, b, comparison.example);
+  std::string text;
+  if (comparison.first)
+    text = text_of(*comparison.first, a, b) +
+           fmt::format("Before it {} are equal.\n", count_text(comparison.equal, "tensor"));
+  else
+    text = fmt::format("No difference in {} that both runs have.\n", count_text(comparison.equal, "tensor"));
+  const auto missing = [&](const std::string& run, std::int64_t steps) {
+    if (steps > 0)
+      text += fmt::format("Incomplete: {} of the other run are not in {}.\n", count_text(steps, "step"), run);
+  };
+  missing(b, comparison.steps_only_a);
+  missing(a, comparison.steps_only_b);
+  if (comparison.only_a + comparison.only_b > 0)
+    text +=
+        fmt::format("Not compared: {} of {} and {} of {}, for example {}.\n", count_text(comparison.only_a, "tensor"),
+                    a, count_text(comparison.only_b, "tensor"), b, comparison.example);
+  return text;
 }
 
 }  // namespace diff

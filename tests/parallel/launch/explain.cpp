@@ -241,3 +241,23 @@ TEST_CASE("scaling: a step that takes no time, or almost none, still has a page 
     CHECK_FALSE(contains(page, "nan"));
   }
 }
+
+TEST_CASE("mesh: the coordinates of every rank and the groups of every axis, as text and as a page") {
+  const Finished run = explain("mesh pp=2,dp=2,tp=2 --html mesh.html");
+  CHECK(run.code == 0);
+  expect_golden("mesh_2x2x2", run.output);
+  const std::string page = read("mesh.html");
+  CHECK(contains(page, "<h2>dp: 4 groups of 2</h2>"));
+  for (const auto& [text, why] :
+       std::vector<std::pair<std::string, std::string>>{{"pp=2,dp", "axis dp has no size"},
+                                                        {"pp=2,pp=2", "axis pp is there twice"},
+                                                        {"pp=0", "the size of pp is \"0\""},
+                                                        {"=2", "an axis has no name"},
+                                                        {"pp=64,dp=64", "more than 512 ranks"}}) {
+    CAPTURE(text);
+    const Finished wrong = explain("mesh " + text);
+    CHECK(wrong.code == 1);
+    CHECK(wrong.output == "lockstep-explain: mesh \"" + text + "\": " + why +
+                              "; expected axes and sizes, for example pp=2,dp=2,tp=2\n");
+  }
+}

@@ -325,13 +325,62 @@ TEST_CASE("a Recorder records the steps and modules that its options name, and r
                                    "blocks.1.fc.weight", "blocks.1.fc.bias", "head", "head.weight", "head.bias"})
       want.insert({number, name});
   }
+  for (const char* const name :
+       {"blocks.0.fc.weight", "blocks.0.fc.bias", "blocks.1.fc.weight", "blocks.1.fc.bias", "head.weight", "head.bias"})
+    want.insert({0, name});  // the parameters before step 1
   CHECK(found == want);
   CHECK_THROWS_WITH_AS(par::Recorder(run, "some/folder"),
-                       "Recorder: some/folder/rank0.jsonl: open: File exists\n"
-                       "There is a record of another run; remove it, or name another directory",
+                       "Recorder: some/folder/rank0.jsonl exists already\nRemove the directory, or name another one",
                        ls::IoError);
   CHECK_THROWS_WITH_AS(par::Recorder(run, "some/folder/rank0.jsonl/below"),
                        "Recorder: some/folder/rank0.jsonl/below: mkdir: Not a directory", ls::IoError);
+}
+
+TEST_CASE("other initial values, a run that ends earlier and a wrong filter are named") {
+  record(kLayouts[0], "reference");
+  const diff::RunRecord reference = diff::read_run("reference");
+  const auto other = [](std::int64_t first_step, std::int64_t last_step, bool changes) {
+    std::filesystem::remove_all("other");
+    ls::manual_seed(1);
+    Net model;
+    if (changes) flip(model.head.bias, 1, 1);
+    par::GradientAccumulation run(model, {.micro_batches = kMicroBatches});
+    int step = 0;
+    const par::Recorder recorder(run, "other", {.first_step = first_step, .last_step = last_step});
+    train(run, "", {}, step);
+  };
+  other(0, -1, true);
+  const diff::Comparison changed = compare("reference", "other");
+  CHECK(diff::describe(changed.first->key) == "the parameter head.bias before step 0");
+  other(0, 0, false);
+  const diff::Comparison shorter = compare("reference", "other");
+  CHECK_FALSE(shorter.first);
+  CHECK_FALSE(shorter.is_equal());
+  CHECK(shorter.steps_only_a == kSteps - 1);
+  CHECK(shorter.steps_only_b == 0);
+  CHECK(diff::compare(reference, diff::read_run("other"), {.step = 0}).is_equal());
+  const auto compared = [&](const diff::Filter& filter) { (void)diff::compare(reference, reference, filter); };
+  CHECK_THROWS_WITH_AS(compared({.step = 7}), "--step 7: no run has a tensor of it; the steps of reference are -1 to 2",
+                       ls::IoError);
+  CHECK_THROWS_WITH_AS(compared({.modules = {"block.0"}}),
+                       "--module block.0: no run has a module of this path; reference has for example norm",
+                       ls::IoError);
+}
+
+TEST_CASE("the groups of a mesh record into one directory") {
+  for (const std::string directory : {"mesh_a", "mesh_b"}) {
+    std::filesystem::remove_all(directory);
+    with_group("local", 4, [&](const Group& group) {
+      ls::manual_seed(1);
+      const par::DeviceMesh mesh(group, {{"dp", 2}, {"tp", 2}});
+      Net model;
+      par::DistributedDataParallel run(model, mesh["dp"].group(), {.micro_batches_per_rank = 2});
+      int step = 0;
+      train(run, directory, {}, step);
+    });
+  }
+  CHECK(compare("mesh_a", "mesh_b").is_equal());
+  for (int rank = 0; rank < 4; ++rank) CHECK(std::filesystem::exists("mesh_a/rank" + std::to_string(rank) + ".jsonl"));
 }
 
 TEST_CASE("LOCKSTEP_RECORD records every run, each in a directory of its own") {
@@ -352,11 +401,11 @@ TEST_CASE("a record that no Recorder has written is an error that names file and
     diff::RunRecord run{.directory = "a", .tensors = {}};
     return diff::add_rank(run, 0, std::as_bytes(std::span(text)), "a/rank0.jsonl");
   };
-  const std::string first = "{\"format\":1,\"rank\":0,\"ranks\":2}\n",
+  const std::string first = "{\"format\":1,\"rank\":0,\"ranks\":[0,1]}\n",
                     second =
                         "{\"step\":0,\"what\":\"output\",\"micro_batch\":0,\"name\":\"in\",\"call\":0,"
                         "\"dtype\":\"f32\",\"shape\":[6],\"hash\":\"12\"";
-  CHECK(read(first + second + "}\n" + second) == 2);
+  CHECK(read(first + second + "}\n" + second) == std::vector<int>{0, 1});
   const auto check_error = [&](const std::string& text, const std::string& want) {
     CHECK_THROWS_WITH_AS(read(text), want.c_str(), ls::IoError);
   };
