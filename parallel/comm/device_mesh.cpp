@@ -85,6 +85,7 @@ std::shared_ptr<ProcessGroup> DeviceMesh::State::split(const std::vector<std::si
 
 DeviceMesh::DeviceMesh(std::shared_ptr<ProcessGroup> group, std::vector<MeshAxis> axes) {
   set_sizes(axes, group.get());
+  if (group) group->barrier({.name = text_of(axes, ",")});  // fails on all ranks if the names differ
   auto mesh = std::make_shared<State>(State{.axes = std::move(axes), .group = std::move(group), .of_axes = {}});
   for (std::size_t a = 0; a < mesh->axes.size() && mesh->axes.size() > 1; ++a)
     mesh->of_axes.push_back(DeviceMesh(
@@ -123,8 +124,8 @@ int DeviceMesh::size() const {
   const State& own = state("size");
   return own.group ? own.group->size() : 1;
 }
-const std::vector<MeshAxis>& DeviceMesh::axes() const { return state("axes").axes; }
-const std::shared_ptr<ProcessGroup>& DeviceMesh::group() const { return state("group").group; }
+std::vector<MeshAxis> DeviceMesh::axes() const { return state("axes").axes; }
+std::shared_ptr<ProcessGroup> DeviceMesh::group() const { return state("group").group; }
 std::string DeviceMesh::to_string() const { return text_of(state("to_string").axes, " x "); }
 
 }  // namespace lockstep::parallel

@@ -30,7 +30,8 @@ class DeviceMesh {
   DeviceMesh() = default;  ///< no mesh: defined() is false
   /// Arranges the ranks of `group` along the axes and makes a process group for each axis. Collective: all ranks of
   /// `group` must call it. A null group stands for this process alone, with every axis of size 1. Throws
-  /// InvalidArgument if the product of the sizes is not the number of ranks, or if two axes have the same name.
+  /// InvalidArgument if the product of the sizes is not the number of ranks, or if two axes have the same name;
+  /// CommError if ranks have different axes.
   DeviceMesh(std::shared_ptr<ProcessGroup> group, std::vector<MeshAxis> axes);
 
   /// The mesh of this axis alone through this rank, without communication. Throws InvalidArgument, naming the axes, if
@@ -43,9 +44,9 @@ class DeviceMesh {
   bool defined() const { return state_ != nullptr; }  ///< false after the default constructor
   int rank() const;                                   ///< this process's rank in group(); 0 if that is null
   int size() const;                                   ///< number of ranks
-  const std::vector<MeshAxis>& axes() const;          ///< with their sizes
+  std::vector<MeshAxis> axes() const;                 ///< with their sizes
   /// The group of the mesh's ranks; null if the mesh is this process alone.
-  const std::shared_ptr<ProcessGroup>& group() const;
+  std::shared_ptr<ProcessGroup> group() const;
   std::string to_string() const;  ///< "dp 2 x cp 4"
 
  private:

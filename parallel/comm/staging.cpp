@@ -76,7 +76,8 @@ Ref<Storage> Staging::block(std::size_t bytes, Device gpu) {
 
 // Starts an operation on another device: copies its input there first, and its result back at the end.
 std::shared_ptr<Work> ProcessGroup::start_staged(Call call, Device on) {
-  const auto copy = [traffic = traffic_, rank = rank(), phase = call.phase](const Tensor& from, const Tensor& to) {
+  const auto copy = [traffic = traffic_, rank = place_.global_rank(rank()), phase = call.phase](const Tensor& from,
+                                                                                                const Tensor& to) {
     raw::copy(from, to);
     const bool from_host = from.device().is_cpu();
     if (from_host == to.device().is_cpu()) return;

@@ -198,8 +198,8 @@ ProcessGroup::Launch ProcessGroup::record(const Call& call) {
   if (backend_) backend_->record_traffic(call, call.phase, *traffic_);
   return {now,
           {.bytes = now ? traffic_->bytes() - before : 0,
-           .from = rank(),
-           .to = call.is_message() ? call.root : -1,
+           .from = call.global_rank,
+           .to = call.is_message() ? call.global_root : -1,
            .id = static_cast<std::int64_t>(call.number),
            .phase = static_cast<int>(call.phase),
            .group = trace_group_}};

@@ -114,6 +114,7 @@ Tensor DataParallel::State::forward(const Batch& inputs, FunctionRef<Tensor(cons
   const std::int64_t rows = rows_of("DataParallel", inputs);
   const int devices = replicas.size(), running = static_cast<int>(std::clamp<std::int64_t>(rows, 1, devices));
   begin_step(running);
+  if (autograd::grad_mode()) watchers.begin_step({.is_of_user = true});
   auto pass = std::make_unique<ForwardPass>(replicas, inputs, running, traffic);
   std::vector<Tensor> outputs(static_cast<std::size_t>(running));
   replicas.run(pass->views(), [&](int r) {
@@ -197,6 +198,7 @@ Tensor DataParallel::run(const Batch& batch, MicroBatchLoss loss_fn) {
   State& state = *state_;
   const MicroBatchPlan plan = state.plan(batch);
   const StepScale scale = plan.scale();
+  state.watchers.begin_step({});
   OnReplicas executor(state, /*recording=*/true);
   std::vector<Tensor> losses;
   MicroBatchStep(plan, batch, loss_fn, executor, losses).run();

@@ -83,6 +83,11 @@ void DistributedDataParallel::State::prepare() {
   attach_reducer();
 }
 
+void DistributedDataParallel::State::begin_forward() {
+  prepare();
+  if (autograd::grad_mode()) watch_step(/*is_of_user=*/true);
+}
+
 // Accumulated gradients that are means over all ranks are added after the step. Accumulated gradients of this rank
 // (from no_sync), which are means over its micro-batches, are added to its sum before the reduction.
 const std::vector<nn::Parameter>& DistributedDataParallel::State::with_means() const {
@@ -145,13 +150,13 @@ void DistributedDataParallel::State::end_join() {
 // --- the public class ---------------------------------------------------------------------------------------------
 
 Tensor DistributedDataParallel::operator()(const Tensor& x) {
-  state_->prepare();
+  state_->begin_forward();
   const random::MicroBatchGuard micro_batch(state_->group->rank());
   return state_->module(x);
 }
 
 Tensor DistributedDataParallel::operator()(const std::vector<Tensor>& inputs) {
-  state_->prepare();
+  state_->begin_forward();
   const random::MicroBatchGuard micro_batch(state_->group->rank());
   return state_->module(inputs);
 }

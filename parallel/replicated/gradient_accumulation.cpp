@@ -30,7 +30,10 @@ GradientAccumulation::GradientAccumulation(nn::Module& module, const GradientAcc
 }
 GradientAccumulation::~GradientAccumulation() = default;
 
-Tensor GradientAccumulation::operator()(const Tensor& x) const { return state_->module(x); }
+Tensor GradientAccumulation::operator()(const Tensor& x) const {
+  if (autograd::grad_mode()) state_->watchers.begin_step({.is_of_user = true});
+  return state_->module(x);
+}
 nn::Module& GradientAccumulation::module() const { return state_->module; }
 StepWatchers& GradientAccumulation::watchers() { return state_->watchers; }
 TrainingPlan GradientAccumulation::plan() const {
@@ -49,6 +52,7 @@ Tensor GradientAccumulation::run(const Batch& batch, MicroBatchLoss loss_fn) {
   const MicroBatchPlan plan = state.plan(batch);
   const StepScale scale = plan.scale();
   state.micro_batches.update();
+  state.watchers.begin_step({});
   AccumulatedGradients accumulated(state.micro_batches.parameters());
   std::vector<Tensor> losses;
   NoObserver none;

@@ -129,6 +129,7 @@ Tensor ShardedDataParallel::State::begin_call(FunctionRef<Tensor()> run_module) 
     open = std::make_shared<Call>(*this);
     call = open;
     gathers->begin_forward();
+    if (autograd::grad_mode()) watch_step(/*is_of_user=*/true);
   }
   LOCKSTEP_CHECK(open->is_in_forward(), "ShardedDataParallel: operator() inside backward");
   const random::MicroBatchGuard micro_batch(group->rank());

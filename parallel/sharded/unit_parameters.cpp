@@ -108,7 +108,7 @@ void UnitParameters::launch(ProcessGroup& group, const Tensor& memory) {
   if (copied > 0)
     trace_event(TraceKind::kCopy, name_, begin,
                 {.bytes = copied,
-                 .from = group.rank(),
+                 .from = group.global_rank(group.rank()),
                  .id = static_cast<std::int64_t>(number_),
                  .phase = static_cast<int>(Phase::kParameters)});
   if (!flats_.empty()) trace_memory(flats_.front().layout.device);

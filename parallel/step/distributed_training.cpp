@@ -56,6 +56,13 @@ StepInputs DistributedTraining::inputs(StepSummary own) const {
           .counts_joined = joining && joining->options().divide_by_initial_world_size};
 }
 
+void DistributedTraining::watch_step(bool is_of_user) const {
+  const bool is_out = joining && joining->is_out();
+  watchers.begin_step({.is_of_user = is_of_user,
+                       .has_parameters = !is_out || static_cast<bool>(joining->options().shadow_step),
+                       .has_same_buffers = shares_buffers()});
+}
+
 Tensor DistributedTraining::run(const Batch& batch, MicroBatchLoss loss_fn) {
   prepare();
   const MicroBatchPlan of_batch = plan(rows_of(mode, batch));
@@ -73,6 +80,7 @@ void DistributedTraining::run_micro_batches(const MicroBatchPlan& of_batch, cons
 
 // The backward of the last micro-batch fills the reducer.
 Tensor DistributedTraining::run_step(const MicroBatchPlan& of_batch, const Batch& batch, MicroBatchLoss loss_fn) {
+  watch_step(/*is_of_user=*/false);
   AccumulatedGradients means(with_means()), own(with_own());
   const OnError drop([this] { drop_partial_gradients(); });
   std::vector<Tensor> losses;
@@ -98,7 +106,10 @@ Tensor DistributedTraining::run_step(const MicroBatchPlan& of_batch, const Batch
   finish_step();
   own.forget();
   means.add_back();
-  if (last.joined < group->size()) watchers.gradients_ready();
+  if (last.joined < group->size())
+    watchers.gradients_ready();
+  else
+    watchers.drop_step();
   return losses.empty() ? owned->mean_loss() : raw::to(owned->mean_loss(), losses[0].dtype());
 }
 
@@ -113,6 +124,7 @@ void DistributedTraining::finish_step() {
 
 // A step inside no_sync: the gradients stay in the module's parameters.
 Tensor DistributedTraining::run_local(const MicroBatchPlan& of_batch, const Batch& batch, MicroBatchLoss loss_fn) {
+  watch_step(/*is_of_user=*/false);
   const AccumulatedGradients means(with_means());
   AccumulatedGradients own(with_own());
   const OnError drop([this] { drop_partial_gradients(); });

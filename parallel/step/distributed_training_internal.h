@@ -79,6 +79,8 @@ class DistributedTraining {
   // Registers the leaf hooks of the reducer's parameters, and takes its views, when the reducer is new.
   void attach_reducer();
   StepInputs inputs(StepSummary own) const;
+  // Tells the watchers of a step whose backward is the user's own or not.
+  void watch_step(bool is_of_user) const;
   Tensor run_step(const MicroBatchPlan& plan, const Batch& batch, MicroBatchLoss loss_fn);
   virtual Tensor run_local(const MicroBatchPlan& plan, const Batch& batch, MicroBatchLoss loss_fn);
   void finish_step();

@@ -9,9 +9,11 @@
 #include <cerrno>
 #include <cstring>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/warning.h"
 #include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::parallel {
@@ -91,12 +93,12 @@ struct RecordFile::Output {
     if (buffer.size() >= std::size_t{1} << 20) flush();
   }
   void flush() {
-    for (std::size_t done = 0; done < buffer.size();) {
-      const ssize_t written = ::write(file.get(), buffer.data() + done, buffer.size() - done);
+    const std::vector<char> bytes = std::exchange(buffer, {});
+    for (std::size_t done = 0; done < bytes.size();) {
+      const ssize_t written = ::write(file.get(), bytes.data() + done, bytes.size() - done);
       if (written < 0 && errno != EINTR) fail(path, "write", errno);
       if (written > 0) done += static_cast<std::size_t>(written);
     }
-    buffer.clear();
   }
 
   std::string path;
@@ -124,19 +126,32 @@ void RecordFile::add(const RecordKey& key, const Tensor& tensor, const TensorPar
                       fmt::join(whole.begin(), whole.end(), ","), record_hash(elements, part));
   if (part != TensorPart::whole(whole))
     line += fmt::format(",\"part\":[{},{},{},{},{}]", part.first, part.run, part.stride, part.begin, part.numel);
-  const std::lock_guard lock(mutex_);
-  if (values_) {
-    line += fmt::format(",\"at\":{}", values_->position);
-    values_->add(elements.raw_data(), static_cast<std::size_t>(elements.numel()) * item_size(elements.dtype()));
-  }
-  line += "}\n";
-  lines_->add(line.data(), line.size());
+  write([&] {
+    if (values_) {
+      line += fmt::format(",\"at\":{}", values_->position);
+      values_->add(elements.raw_data(), static_cast<std::size_t>(elements.numel()) * item_size(elements.dtype()));
+    }
+    line += "}\n";
+    lines_->add(line.data(), line.size());
+  });
 }
 
 void RecordFile::flush() {
+  write([&] {
+    if (values_) values_->flush();
+    lines_->flush();
+  });
+}
+
+void RecordFile::write(FunctionRef<void()> body) {
   const std::lock_guard lock(mutex_);
-  if (values_) values_->flush();
-  lines_->flush();
+  if (has_failed_) return;
+  try {
+    body();
+  } catch (const IoError& error) {
+    has_failed_ = true;
+    warn("Recorder", fmt::format("{}\nThe rest of the run is not recorded", error.what()));
+  }
 }
 
 }  // namespace lockstep::parallel

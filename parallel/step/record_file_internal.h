@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/base/callback.h"
 #include "lockstep/base/file_internal.h"
 #include "lockstep/tensor/tensor.h"
 #include "lockstep/tensor/tensor_part.h"
@@ -42,13 +43,16 @@ class RecordFile {
   RecordFile(const std::string& directory, int rank, const std::vector<int>& ranks, bool has_values);
   ~RecordFile();
 
-  // `tensor` is the part of a tensor of shape `whole`.
+  // `tensor` is the part of a tensor of shape `whole`. After a failure, which is a warning, nothing more is written: a
+  // full disk ends the record, not the training.
   void add(const RecordKey& key, const Tensor& tensor, const TensorPart& part, const Shape& whole);
   void flush();  // what was added so far is in the files
 
  private:
   struct Output;
+  void write(FunctionRef<void()> body);
   std::mutex mutex_;
+  bool has_failed_ = false;
   std::unique_ptr<Output> lines_, values_;  // values: null without
 };
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <exception>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -22,7 +23,7 @@ namespace lockstep::parallel {
 
 // Hooks refer to it weakly, because those in graphs may outlive the Recorder. Replicas run at the same time: the mutex
 // guards what follows it.
-struct Recorder::State : std::enable_shared_from_this<State> {
+struct Recorder::State final : StepWatcher, std::enable_shared_from_this<State> {
   State(Source of_run, const std::string& directory, RecorderOptions of_record)
       : source(std::move(of_run)), options(std::move(of_record)),
         file(directory, ranks()[source.group ? static_cast<std::size_t>(source.group->rank()) : 0], ranks(),
@@ -32,7 +33,9 @@ struct Recorder::State : std::enable_shared_from_this<State> {
   void remove_hooks();
   void begin_forward(const std::string& path, const std::vector<Tensor>& inputs);
   void end_forward(const std::string& path, const Tensor& output);
-  void gradients_ready();
+  void begin_step(const WatchedStep& next) override;
+  void gradients_ready() override;
+  void drop_step() override;
   void end_last_step();
 
   const Source source;
@@ -40,19 +43,15 @@ struct Recorder::State : std::enable_shared_from_this<State> {
 
  private:
   std::vector<int> ranks() const;
-  bool is_recording() const;
+  bool is_in_range() const;
+  bool is_recording() const { return is_running && is_in_range(); }
   bool wants(std::string_view path) const;
   bool wants_parameter(std::string_view name) const;  // whether its module is
-  void begin_micro_batch(int micro_batch, const std::vector<Tensor>& inputs);
   void hook_parameters(int micro_batch);
   void hook_input(const std::string& path, int micro_batch, const Tensor& input);
-  void begin_step();
   void end_step();
   void add_state(std::int64_t after);
-  std::int64_t count_call(const char* what, int micro_batch, const std::string& name);
-  RecordKey key(const char* what, int micro_batch, std::string_view name, std::int64_t call) const {
-    return {.step = step, .what = what, .micro_batch = micro_batch, .name = name, .call = call};
-  }
+  RecordKey key(const char* what, int micro_batch, const std::string& name);
   void add(const RecordKey& key, const Tensor& tensor);
   void add_part(const RecordKey& key, const ShardedParameter& of, const Tensor& tensor);
 
@@ -60,10 +59,12 @@ struct Recorder::State : std::enable_shared_from_this<State> {
   std::vector<HookHandle> hooks;
 
   std::recursive_mutex mutex;
-  bool has_begun = false;
-  std::int64_t step = 0;
-  bool has_gradients = false;    // those of the step have been recorded: the optimizer comes next
-  std::set<int> with_gradients;  // micro-batches of the step whose backward has begun to reach parameters
+  std::optional<WatchedStep> current;                                       // null: before the first step
+  std::int64_t step = 0;                                                    // its number
+  bool is_running = false;                                                  // its forward may run
+  std::set<int> hooked;                                                     // micro-batches of the step that have begun
+  bool has_backward = false;                                                // gradients have reached parameters
+  bool is_dropped = false;                                                  // there was no such step
   std::map<std::tuple<std::string, int, std::string>, std::int64_t> calls;  // of the step
   std::map<const TensorImpl*, std::pair<Tensor, HookHandle>> leaves;        // parameters whose gradients are recorded
 };
@@ -95,34 +96,27 @@ void Recorder::State::begin_forward(const std::string& path, const std::vector<T
   if (!autograd::grad_mode()) return;
   const std::lock_guard lock(mutex);
   const int micro_batch = random::current_micro_batch();
-  if (path.empty() && !autograd::is_recomputing()) begin_micro_batch(micro_batch, inputs);
-  if (is_recording() && wants(path) && !inputs.empty()) hook_input(path, micro_batch, inputs[0]);
+  if (is_running && hooked.insert(micro_batch).second) hook_parameters(micro_batch);
+  if (!is_recording()) return;
+  for (const Tensor& input : inputs) {
+    if (path.empty() && !autograd::is_recomputing() && input.defined()) add(key("input", micro_batch, ""), input);
+  }
+  if (wants(path) && !inputs.empty()) hook_input(path, micro_batch, inputs[0]);
 }
 
 void Recorder::State::end_forward(const std::string& path, const Tensor& output) {
   if (!autograd::grad_mode() || autograd::is_recomputing() || !output.defined()) return;
-  const int micro_batch = random::current_micro_batch();
   const std::lock_guard lock(mutex);
-  if (is_recording() && wants(path))
-    add(key("output", micro_batch, path, count_call("output", micro_batch, path)), output);
-}
-
-// Begins the next step, if need be: a micro-batch has one backward in a step.
-void Recorder::State::begin_micro_batch(int micro_batch, const std::vector<Tensor>& inputs) {
-  if (with_gradients.contains(micro_batch)) end_step();
-  begin_step();
-  if (!is_recording()) return;
-  hook_parameters(micro_batch);
-  for (const Tensor& input : inputs)
-    if (input.defined()) add(key("input", micro_batch, "", count_call("input", micro_batch, "")), input);
+  if (is_recording() && wants(path)) add(key("output", random::current_micro_batch(), path), output);
 }
 
 // Records the gradients of this micro-batch's backward. A replica has parameters of its own; where micro-batches share
-// the parameters, a backward follows its forward.
+// the parameters, a backward follows its forward. A hook changes the order in which a backward adds to a gradient of an
+// earlier one, which only a backward of the user's own does.
 void Recorder::State::hook_parameters(int micro_batch) {
   for (const auto& [name, parameter] : source.module.named_parameters()) {
     const Tensor& leaf = parameter.tensor();
-    if (!leaf.requires_grad() || !leaf.is_leaf() || !wants_parameter(name)) continue;
+    if (!leaf.requires_grad() || !leaf.is_leaf() || (current->is_of_user && leaf.grad().defined())) continue;
     auto& [kept, hook] = leaves[&leaf.impl()];
     hook.remove();
     kept = leaf;
@@ -130,51 +124,56 @@ void Recorder::State::hook_parameters(int micro_batch) {
       const auto state = weak.lock();
       if (!state) return Tensor();
       const std::lock_guard lock(state->mutex);
-      state->with_gradients.insert(micro_batch);
-      const std::int64_t call = state->count_call("micro_batch_gradient", micro_batch, name);
-      if (state->is_recording()) state->add(state->key("micro_batch_gradient", micro_batch, name, call), gradient);
+      state->has_backward = true;
+      if (state->is_in_range() && state->wants_parameter(name))
+        state->add(state->key("micro_batch_gradient", micro_batch, name), gradient);
       return Tensor();
     });
   }
 }
 
-// The calls that recomputation repeats come in another order: only that of a module that was called once is known.
+// Calls count in the order of backward, which is that of all modes, also if forward is repeated.
 void Recorder::State::hook_input(const std::string& path, int micro_batch, const Tensor& input) {
-  if (autograd::is_recomputing() && calls[{"output", micro_batch, path}] != 1) return;
-  const std::int64_t call = autograd::is_recomputing() ? 0 : calls[{"output", micro_batch, path}];
   if (!input.defined() || !input.requires_grad() || input.is_leaf()) return;
-  input.register_hook([weak = weak_from_this(), path, micro_batch, call](const Tensor& gradient) {
+  input.register_hook([weak = weak_from_this(), path, micro_batch](const Tensor& gradient) {
     const auto state = weak.lock();
     if (!state) return Tensor();
     const std::lock_guard lock(state->mutex);
-    if (state->is_recording()) state->add(state->key("input_gradient", micro_batch, path, call), gradient);
+    if (state->is_in_range()) state->add(state->key("input_gradient", micro_batch, path), gradient);
     return Tensor();
   });
 }
 
 // --- steps ---------------------------------------------------------------------------------------------------------
 
+void Recorder::State::begin_step(const WatchedStep& next) {
+  const std::lock_guard lock(mutex);
+  if (current && next.is_of_user && is_running && !has_backward) return;  // another forward before loss.backward()
+  const bool is_first = !current;
+  if (!is_first) end_step();
+  current = next;
+  is_running = true;
+  if (is_first) add_state(-1);
+}
+
 void Recorder::State::gradients_ready() {
   const std::lock_guard lock(mutex);
-  begin_step();  // this rank may have had no samples
-  has_gradients = true;
-  if (!is_recording()) return;
+  is_running = false;
+  if (!is_in_range()) return;
   for (const ShardedParameter& each : source.parameters)
     add_part({.step = step, .what = "gradient", .name = each.name}, each, each.parameter.master().grad());
 }
 
-// Begins the next step if the gradients of the last one are complete.
-void Recorder::State::begin_step() {
-  if (!std::exchange(has_begun, true)) add_state(-1);
-  if (has_gradients) end_step();
+void Recorder::State::drop_step() {
+  const std::lock_guard lock(mutex);
+  is_dropped = true;
 }
 
 // The optimizer has stepped.
 void Recorder::State::end_step() {
-  add_state(step);
-  ++step;
-  has_gradients = false;
-  with_gradients.clear();
+  if (!is_dropped) add_state(step++);
+  is_running = is_dropped = has_backward = false;
+  hooked.clear();
   calls.clear();
   for (auto& [address, leaf] : leaves) leaf.second.remove();
   leaves.clear();
@@ -182,10 +181,10 @@ void Recorder::State::end_step() {
 
 void Recorder::State::end_last_step() {
   const std::lock_guard lock(mutex);
-  if (has_gradients || !with_gradients.empty()) end_step();
+  if (current) end_step();
 }
 
-bool Recorder::State::is_recording() const {
+bool Recorder::State::is_in_range() const {
   return step >= options.first_step && (options.last_step < 0 || step <= options.last_step);
 }
 
@@ -199,10 +198,13 @@ bool Recorder::State::wants_parameter(std::string_view name) const {
 // Parameters and buffers after a step; -1: before the first one.
 void Recorder::State::add_state(std::int64_t after) {
   if (after + 1 < options.first_step || (options.last_step >= 0 && after > options.last_step)) return;
-  for (const ShardedParameter& each : source.parameters)
+  const bool has_buffers = current->has_same_buffers || !source.group || source.group->rank() == 0;
+  for (const ShardedParameter& each : source.parameters) {
+    if (!current->has_parameters) break;
     add_part({.step = after, .what = "parameter", .name = each.name}, each, each.parameter.master());
+  }
   for (const auto& [name, buffer] : source.module.named_buffers()) {
-    if (wants_parameter(name)) add({.step = after, .what = "buffer", .name = name}, buffer.master());
+    if (has_buffers && wants_parameter(name)) add({.step = after, .what = "buffer", .name = name}, buffer.master());
   }
   file.flush();
 }
@@ -215,8 +217,10 @@ std::vector<int> Recorder::State::ranks() const {
   return ranks;
 }
 
-std::int64_t Recorder::State::count_call(const char* what, int micro_batch, const std::string& name) {
-  return calls[{what, micro_batch, name}]++;
+// The next call.
+RecordKey Recorder::State::key(const char* what, int micro_batch, const std::string& name) {
+  return {
+      .step = step, .what = what, .micro_batch = micro_batch, .name = name, .call = calls[{what, micro_batch, name}]++};
 }
 
 void Recorder::State::add(const RecordKey& key, const Tensor& tensor) {
@@ -237,31 +241,27 @@ Recorder::Recorder(Source source, const std::string& directory, const RecorderOp
 }
 
 Recorder::~Recorder() {
-  state_->remove_hooks();
   try {
+    state_->remove_hooks();
     state_->end_last_step();
-  } catch (const Error& error) {  // of the file
+  } catch (const std::exception& error) {
     warn("Recorder", error.what());
   }
 }
 
-Callback<void()> Recorder::gradients_ready() {
-  return [weak = std::weak_ptr(state_)] {
-    if (const auto state = weak.lock()) state->gradients_ready();
-  };
-}
+std::weak_ptr<StepWatcher> Recorder::watcher() const { return state_; }
 
 // All ranks of a run take the same number, also if some of them have had fewer runs. Ranks may be threads.
 std::string Recorder::next_directory(ProcessGroup* group) {
   static struct {
     std::mutex mutex;
-    std::map<int, int> runs;  // by rank
+    std::map<std::pair<std::string, int>, int> runs;  // by directory and rank
   } recorded;
   const std::optional<std::string> directory = environment("LOCKSTEP_RECORD");
   if (!directory) return "";
   const int rank = group ? group->rank() : 0;
   std::unique_lock lock(recorded.mutex);
-  int run = recorded.runs[rank] + 1;
+  int run = recorded.runs[{*directory, rank}] + 1;
   lock.unlock();
   if (group) {
     const Tensor number = raw::full({1}, run, {.dtype = kInt32});
@@ -269,7 +269,7 @@ std::string Recorder::next_directory(ProcessGroup* group) {
     run = number.item<int>();
   }
   lock.lock();
-  recorded.runs[rank] = run;
+  recorded.runs[{*directory, rank}] = run;
   return run == 1 ? *directory : fmt::format("{}/{}", *directory, run);
 }
 

@@ -46,7 +46,7 @@ class Recorder {
   template <class Mode>
   Recorder(Mode& run, const std::string& directory, const RecorderOptions& options = {})
       : Recorder(Source{run.module(), run.named_parameters(), run.group()}, directory, options) {
-    run.watchers().add(gradients_ready());
+    run.watchers().add(watcher());
   }
   /// For the constructors of runs: a Recorder if LOCKSTEP_RECORD is set, else null.
   template <class Mode>
@@ -66,7 +66,7 @@ class Recorder {
     std::shared_ptr<ProcessGroup> group;
   };
   Recorder(Source source, const std::string& directory, const RecorderOptions& options);
-  Callback<void()> gradients_ready();
+  std::weak_ptr<StepWatcher> watcher() const;
   static std::string next_directory(ProcessGroup* group);
   static RecorderOptions environment_options();
 

@@ -152,11 +152,13 @@ class Records {
   void begin(const std::string& name) const {
     if (!directory_.empty()) ::setenv(kVariable, of(name).c_str(), 1);
   }
-  // Where the runs of two strategies first differ, in words.
-  std::string difference(const std::string& a, const std::string& b) const {
+  // Where the runs of two strategies first differ, in words. The gradients of dp with a loss outside are those of the
+  // whole batch's mean.
+  std::string difference(const std::string& a, const std::string& b, bool has_gradients) const {
     if (directory_.empty())
       return "Run it again with LOCKSTEP_RECORD=DIRECTORY in the environment, to see where they first differ.\n";
-    return diff::as_text(diff::compare(diff::read_run(of(a)), diff::read_run(of(b)), {}), a, b);
+    return diff::as_text(diff::compare(diff::read_run(of(a)), diff::read_run(of(b)), {.has_gradients = has_gradients}),
+                         a, b);
   }
 
  private:
@@ -195,7 +197,8 @@ bool have_same_bits(const Options& options, const std::vector<Result>& results, 
   const auto other = std::ranges::find_if(in_order, [&](const Result& r) { return r.hash != in_order[0].hash; });
   if (other == in_order.end()) return true;
   fmt::print(stderr, "{}: {} should end with bitwise identical parameters, and do not.\n", options.program, names);
-  fmt::print(stderr, "{}", Records().difference(in_order[0].mode, other->mode));
+  const bool is_outside = options.loss == "outside" && (in_order[0].mode == "dp" || other->mode == "dp");
+  fmt::print(stderr, "{}", Records().difference(in_order[0].mode, other->mode, !is_outside));
   return false;
 }
 

@@ -26,7 +26,9 @@ std::string_view module_of(const Key& key) {
 }
 
 bool wants(const Filter& filter, const Key& key) {
-  return (!filter.step || *filter.step == key.step) && ls::nn::matches_any(filter.modules, module_of(key));
+  const bool is_gradient = key.what >= What::kInputGradient && key.what <= What::kGradient;
+  return (filter.has_gradients || !is_gradient) && (!filter.step || *filter.step == key.step) &&
+         ls::nn::matches_any(filter.modules, module_of(key));
 }
 
 std::vector<int> ranks_of(const std::vector<Line>& lines) {

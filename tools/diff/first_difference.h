@@ -14,6 +14,7 @@ namespace diff {
 struct Filter {
   std::vector<std::string> modules = {};  // paths, with all below them; '*' for any text without '.'. Empty: all
   std::optional<std::int64_t> step = std::nullopt;
+  bool has_gradients = true;  // false: no gradients, for runs whose losses have different factors
 };
 
 // An element on the rank that made it.

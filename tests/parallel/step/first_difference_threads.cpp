@@ -374,6 +374,9 @@ TEST_CASE("the groups of a mesh record into one directory") {
       ls::manual_seed(1);
       const par::DeviceMesh mesh(group, {{"dp", 2}, {"tp", 2}});
       Net model;
+      for (nn::Module* const each : model.modules()) {  // the ranks of tp, as threads, would draw different numbers
+        if (dynamic_cast<nn::Dropout*>(each)) each->eval();
+      }
       par::DistributedDataParallel run(model, mesh["dp"].group(), {.micro_batches_per_rank = 2});
       int step = 0;
       train(run, directory, {}, step);
@@ -414,4 +417,78 @@ TEST_CASE("a record that no Recorder has written is an error that names file and
   check_error(first + second + ",\"part\":[0,6,6,4,3]}\n", "a/rank0.jsonl, line 2: \"part\" is no part of the shape");
   check_error(first + "{\"step\":0,\"what\":\"outputs\"}\n", "a/rank0.jsonl, line 2: \"what\" is \"outputs\"");
   CHECK_THROWS_AS(read(first + "{\n"), ls::IoError);
+}
+
+TEST_CASE("recording changes no bits of gradients that several backwards add up in a shared parameter") {
+  const auto gradients = [](bool records) {
+    std::filesystem::remove_all("shared");
+    Net model;
+    par::GradientAccumulation run(model, {.micro_batches = 1});
+    std::optional<par::Recorder> recorder;
+    if (records) recorder.emplace(run, "shared");
+    for (std::uint32_t i = 0; i < 3; ++i) {
+      ls::manual_seed(1);
+      const ls::Tensor y = run(numbers({8, 3}, {}, i)), again = run(numbers({8, 3}, {}, i + 10));
+      (y + again * y).sum().backward();
+    }
+    std::vector<float> values;
+    for (const nn::Parameter& p : model.parameters()) {
+      const std::vector<float> each = p->grad().to_vector<float>();
+      values.insert(values.end(), each.begin(), each.end());
+    }
+    return values;
+  };
+  CHECK(gradients(true) == gradients(false));
+}
+
+TEST_CASE("a run is equal to itself: ranks without samples, parts of a model, gradients inside the loss") {
+  for (const int stage : {0, 2}) {
+    CAPTURE(stage);
+    std::filesystem::remove_all("uneven");
+    with_group("local", 2, [&](const Group& group) {
+      ls::manual_seed(1);
+      Net model;
+      const auto train_on = [&](auto& run) {
+        const par::Recorder recorder(run, "uneven");
+        ls::optim::SGD optimizer(run.parameters(), {.lr = 0.05});
+        const auto loss_fn = [&](const ls::Tensor& x, const ls::Tensor& y) {
+          return nn::MSELoss()(model.head(model.norm(model.in(x))), y);  // never model(x)
+        };
+        const int batches = group->rank() == 0 ? 4 : 2;
+        run.join(
+            [&] {
+              for (int i = 0; i < batches; ++i) {
+                optimizer.zero_grad();
+                const std::int64_t rows = group->rank() == 1 && i == 1 ? 0 : 6;
+                run.backward(numbers({6, 3}).narrow(0, 0, rows), numbers({6, 2}).narrow(0, 0, rows), loss_fn);
+                optimizer.step();
+              }
+            },
+            {.shadow_step = [&] { optimizer.step(); }});
+      };
+      if (stage == 0) {
+        par::DistributedDataParallel run(model, group);
+        train_on(run);
+      } else {
+        par::ShardedDataParallel run(model, group, {.stage = stage});
+        train_on(run);
+      }
+    });
+    const diff::Comparison comparison = compare("uneven", "uneven");
+    if (comparison.first) FAIL_CHECK(diff::describe(comparison.first->key));
+    CHECK(comparison.steps == 4);
+  }
+  std::filesystem::remove_all("penalty");
+  Net model;
+  par::GradientAccumulation run(model, {.micro_batches = 2});
+  {
+    const par::Recorder recorder(run, "penalty");
+    for (int i = 0; i < 2; ++i) {
+      run.backward(numbers({6, 3}), numbers({6, 2}), [&](const ls::Tensor& x, const ls::Tensor& y) {
+        const ls::Tensor in = x.clone().requires_grad_(true), loss = nn::MSELoss()(model.head(model.in(in)), y);
+        return loss + ls::autograd::grad({loss}, {in}, {.create_graph = true})[0].square().sum();
+      });
+    }
+  }
+  CHECK(compare("penalty", "penalty").is_equal());
 }
