@@ -51,7 +51,7 @@ std::string element_text(const Difference& difference, const std::string& a, con
                ? "  To see the element and its values, record both runs again with LOCKSTEP_RECORD_VALUES=1.\n"
                : "";
   const auto side = [](const std::string& name, const Element& element) {
-    return fmt::format("  {}: {:.9g} ({:#x}) on rank {}\n", name, element.value, element.bits, element.rank);
+    return fmt::format("  {}: {:.9g} ({:#x})\n", name, element.value, element.bits);
   };
   return fmt::format("  element {} of {}, at {}; {} elements differ\n", *difference.element, difference.elements,
                      position_text(difference.shape, *difference.element), difference.differing) +
@@ -66,7 +66,10 @@ std::string text_of(const Difference& difference, const std::string& a, const st
            "Check code that depends on the rank, options that differ between ranks, and buffers.\n";
   std::string text = fmt::format("First difference: {}\n", describe(difference.key));
   if (difference.what_differs != "values") text += fmt::format("  {}\n", difference.what_differs);
-  return text + element_text(difference, a, b) + meaning(difference.key) + "\n";
+  const auto side = [](const std::string& run, const Element& element) {
+    return fmt::format("{}, rank {}", run, element.rank);
+  };
+  return text + element_text(difference, side(a, difference.a), side(b, difference.b)) + meaning(difference.key) + "\n";
 }
 
 std::string count_text(std::int64_t count, const char* what) {

@@ -250,7 +250,7 @@ TEST_CASE("mesh: the coordinates of every rank and the groups of every axis, as 
   CHECK(contains(page, "<h2>dp: 4 groups of 2</h2>"));
   for (const auto& [text, why] :
        std::vector<std::pair<std::string, std::string>>{{"pp=2,dp", "axis dp has no size"},
-                                                        {"pp=2,pp=2", "axis pp is there twice"},
+                                                        {"pp=2,pp=2", "axis pp is named twice"},
                                                         {"pp=0", "the size of pp is \"0\""},
                                                         {"=2", "an axis has no name"},
                                                         {"pp=64,dp=64", "more than 512 ranks"}}) {
