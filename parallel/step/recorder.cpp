@@ -58,7 +58,7 @@ struct Recorder::State final : StepWatcher, std::enable_shared_from_this<State> 
   RecordFile file;
   std::vector<HookHandle> hooks;
 
-  std::recursive_mutex mutex;
+  std::mutex mutex;
   std::optional<WatchedStep> current;                                       // null: before the first step
   std::int64_t step = 0;                                                    // its number
   bool is_running = false;                                                  // its forward may run
