@@ -254,6 +254,7 @@ TEST_CASE("mesh: the coordinates of every rank and the groups of every axis, as 
                                                         {"pp=0", "the size of pp is \"0\""},
                                                         {"=2", "an axis has no name"},
                                                         {"pp=64,dp=64", "more than 512 ranks"}}) {
+    const std::string &text = wrong_axes.first, &why = wrong_axes.second;
     CAPTURE(text);
     const Finished wrong = explain("mesh " + text);
     CHECK(wrong.code == 1);
