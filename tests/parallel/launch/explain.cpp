@@ -248,7 +248,7 @@ TEST_CASE("mesh: the coordinates of every rank and the groups of every axis, as 
   expect_golden("mesh_2x2x2", run.output);
   const std::string page = read("mesh.html");
   CHECK(contains(page, "<h2>dp: 4 groups of 2</h2>"));
-  for (const auto& [text, why] :
+  for (const auto& wrong_axes :
        std::vector<std::pair<std::string, std::string>>{{"pp=2,dp", "axis dp has no size"},
                                                         {"pp=2,pp=2", "axis pp is named twice"},
                                                         {"pp=0", "the size of pp is \"0\""},
