@@ -13,6 +13,12 @@ inline std::string join(const std::string& path, const std::string& name) {
   return path.empty() ? name : path + "." + name;
 }
 
+// The path of the module that has the parameter or buffer of this name: "blocks.0" for "blocks.0.weight".
+inline std::string_view module_path(std::string_view name) {
+  const std::size_t dot = name.rfind('.');
+  return name.substr(0, dot == std::string_view::npos ? 0 : dot);
+}
+
 // Whether `pattern`, in which '*' stands for any text without '.', describes the whole of `path`.
 bool matches(std::string_view pattern, std::string_view path);
 // Whether one of the patterns describes `path` or a module above it, or there are none.

@@ -8,6 +8,7 @@
 #include "lockstep/parallel/replicated/replicas/gradient_sums_internal.h"
 #include "lockstep/parallel/step/micro_batch_loop_internal.h"
 #include "lockstep/parallel/step/recorder.h"
+#include "lockstep/parallel/step/step_watchers_internal.h"
 #include "lockstep/tensor/memory/accelerator_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
 #include "lockstep/tensor/random/random_draws_internal.h"

@@ -5,6 +5,7 @@
 #include "lockstep/parallel/step/accumulated_gradients_internal.h"
 #include "lockstep/parallel/step/micro_batch_loop_internal.h"
 #include "lockstep/parallel/step/recorder.h"
+#include "lockstep/parallel/step/step_watchers_internal.h"
 #include "lockstep/tensor/random/random.h"
 
 namespace lockstep::parallel {

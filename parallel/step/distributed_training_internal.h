@@ -12,6 +12,7 @@
 #include "lockstep/parallel/step/micro_batch_loop_internal.h"
 #include "lockstep/parallel/step/reduced_step_internal.h"
 #include "lockstep/parallel/step/step_failure_internal.h"
+#include "lockstep/parallel/step/step_watchers_internal.h"
 
 namespace lockstep::parallel {
 

@@ -3,11 +3,11 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sys/stat.h>
+#include <xxhash.h>
 
-#include <bit>
 #include <cerrno>
-#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -19,49 +19,28 @@
 namespace lockstep::parallel {
 namespace {
 
-// Two rounds of a multiply-xorshift mixer.
-std::uint64_t mixed(std::uint64_t position, std::uint64_t bits) {
-  std::uint64_t x = position * 0x9e3779b97f4a7c15 ^ std::rotl(bits * 0xc2b2ae3d27d4eb4f, 31);
-  x = (x ^ x >> 32) * 0xd6e8feb86659fd93;
-  x = (x ^ x >> 32) * 0xd6e8feb86659fd93;
-  return x ^ x >> 32;
-}
-
 template <class Bits>
 std::uint64_t hash_of(const void* data, const TensorPart& part) {
   const auto* element = static_cast<const Bits*>(data);
   std::uint64_t sum = 0;
   for (std::int64_t k = 0; k < part.runs(); ++k) {
     const TensorPart::Run run = part.run_at(k);
-    for (std::int64_t i = 0; i < run.count; ++i) sum += mixed(static_cast<std::uint64_t>(run.first + i), *element++);
+    for (std::int64_t i = 0; i < run.count; ++i) {
+      const std::uint64_t bits = *element++;
+      sum += XXH3_64bits_withSeed(&bits, sizeof(bits), static_cast<std::uint64_t>(run.first + i));
+    }
   }
   return sum;
 }
 
-std::string escaped(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '"' || c == '\\') out += '\\';
-    if (static_cast<unsigned char>(c) < ' ')
-      out += fmt::format("\\u{:04x}", c);
-    else
-      out += c;
-  }
-  return out;
+std::string json_string(std::string_view text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 [[noreturn]] void fail(const std::string& path, const char* operation, int error) {
   if (error == EEXIST)
     throw IoError(fmt::format("Recorder: {} exists already\nRemove the directory, or name another one", path));
   throw IoError(fmt::format("Recorder: {}: {}: {}", path, operation, std::generic_category().message(error)));
-}
-
-void make_directory(const std::string& path) {
-  for (std::size_t end = 0; end != std::string::npos;) {
-    end = path.find('/', end + 1);
-    const std::string parent = path.substr(0, end);
-    if (::mkdir(parent.c_str(), 0777) != 0 && errno != EEXIST) fail(parent, "mkdir", errno);
-  }
 }
 
 }  // namespace
@@ -108,7 +87,9 @@ struct RecordFile::Output {
 };
 
 RecordFile::RecordFile(const std::string& directory, int rank, const std::vector<int>& ranks, bool has_values) {
-  make_directory(directory);
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  if (error) fail(directory, "mkdir", error.value());
   lines_ = std::make_unique<Output>(fmt::format("{}/rank{}.jsonl", directory, rank));
   if (has_values) values_ = std::make_unique<Output>(fmt::format("{}/rank{}.values", directory, rank));
   const std::string header = fmt::format("{{\"format\":1,\"rank\":{},\"ranks\":[{}]}}\n", rank, fmt::join(ranks, ","));
@@ -120,8 +101,8 @@ RecordFile::~RecordFile() = default;
 
 void RecordFile::add(const RecordKey& key, const Tensor& tensor, const TensorPart& part, const Shape& whole) {
   const Tensor elements = raw::contiguous(raw::to(tensor, Device()));
-  std::string line = fmt::format("{{\"step\":{},\"what\":\"{}\",\"micro_batch\":{},\"name\":\"{}\",\"call\":{}",
-                                 key.step, key.what, key.micro_batch, escaped(key.name), key.call);
+  std::string line = fmt::format("{{\"step\":{},\"what\":\"{}\",\"micro_batch\":{},\"name\":{},\"call\":{}", key.step,
+                                 key.what, key.micro_batch, json_string(key.name), key.call);
   line += fmt::format(",\"dtype\":\"{}\",\"shape\":[{}],\"hash\":\"{:016x}\"", name(tensor.dtype()),
                       fmt::join(whole.begin(), whole.end(), ","), record_hash(elements, part));
   if (part != TensorPart::whole(whole))

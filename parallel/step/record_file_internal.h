@@ -26,7 +26,7 @@ namespace lockstep::parallel {
 // memory.
 std::uint64_t record_hash(const Tensor& elements, const TensorPart& part);
 
-// Which tensor of a run a line describes.
+// A tensor of a run, which a line describes.
 struct RecordKey {
   std::int64_t step = 0;
   const char* what = "";

@@ -16,6 +16,7 @@
 #include "lockstep/base/warning.h"
 #include "lockstep/nn/module_internal.h"
 #include "lockstep/parallel/step/record_file_internal.h"
+#include "lockstep/parallel/step/step_watchers_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
 #include "lockstep/tensor/random/random.h"
 
@@ -46,8 +47,9 @@ struct Recorder::State final : StepWatcher, std::enable_shared_from_this<State> 
   bool is_in_range() const;
   bool is_recording() const { return is_running && is_in_range(); }
   bool wants(std::string_view path) const;
-  bool wants_parameter(std::string_view name) const;  // whether its module is
+  bool wants_parameter(std::string_view name) const { return wants(nn::module_path(name)); }
   void hook_parameters(int micro_batch);
+  void remove_leaf_hooks();
   void hook_input(const std::string& path, int micro_batch, const Tensor& input);
   void end_step();
   void add_state(std::int64_t after);
@@ -88,6 +90,10 @@ void Recorder::State::install(nn::Module& module, const std::string& path) {
 void Recorder::State::remove_hooks() {
   for (HookHandle& hook : hooks) hook.remove();
   const std::lock_guard lock(mutex);
+  remove_leaf_hooks();
+}
+
+void Recorder::State::remove_leaf_hooks() {
   for (auto& [address, leaf] : leaves) leaf.second.remove();
   leaves.clear();
 }
@@ -96,7 +102,9 @@ void Recorder::State::begin_forward(const std::string& path, const std::vector<T
   if (!autograd::grad_mode()) return;
   const std::lock_guard lock(mutex);
   const int micro_batch = random::current_micro_batch();
-  if (is_running && hooked.insert(micro_batch).second) hook_parameters(micro_batch);
+  // Outside the range of steps, only the end of a step of the user's own is of interest.
+  if (is_running && (is_in_range() || current->is_of_user) && hooked.insert(micro_batch).second)
+    hook_parameters(micro_batch);
   if (!is_recording()) return;
   for (const Tensor& input : inputs) {
     if (path.empty() && !autograd::is_recomputing() && input.defined()) add(key("input", micro_batch, ""), input);
@@ -175,8 +183,7 @@ void Recorder::State::end_step() {
   is_running = is_dropped = has_backward = false;
   hooked.clear();
   calls.clear();
-  for (auto& [address, leaf] : leaves) leaf.second.remove();
-  leaves.clear();
+  remove_leaf_hooks();
 }
 
 void Recorder::State::end_last_step() {
@@ -189,11 +196,6 @@ bool Recorder::State::is_in_range() const {
 }
 
 bool Recorder::State::wants(std::string_view path) const { return nn::matches_any(options.modules, path); }
-
-bool Recorder::State::wants_parameter(std::string_view name) const {
-  const std::size_t dot = name.rfind('.');
-  return wants(name.substr(0, dot == std::string_view::npos ? 0 : dot));
-}
 
 // Parameters and buffers after a step; -1: before the first one.
 void Recorder::State::add_state(std::int64_t after) {
@@ -209,7 +211,7 @@ void Recorder::State::add_state(std::int64_t after) {
   file.flush();
 }
 
-// Those of the group, as the group of init_process_group numbers them.
+// The group's ranks, as the group of init_process_group numbers them.
 std::vector<int> Recorder::State::ranks() const {
   if (!source.group) return {0};
   std::vector<int> ranks;
@@ -249,7 +251,7 @@ Recorder::~Recorder() {
   }
 }
 
-std::weak_ptr<StepWatcher> Recorder::watcher() const { return state_; }
+void Recorder::watch(StepWatchers& watchers) const { watchers.add(state_); }
 
 // All ranks of a run take the same number, also if some of them have had fewer runs. Ranks may be threads.
 std::string Recorder::next_directory(ProcessGroup* group) {

@@ -27,7 +27,7 @@
 
 namespace lockstep::parallel {
 
-/// What a Recorder records.
+/// Options of a Recorder.
 struct RecorderOptions {
   bool values = false;  ///< also the values, so that lockstep-diff can name the first element that differs
   /// Paths of the modules to record, with all modules below them; '*' stands for any text without '.'. Empty: all.
@@ -46,7 +46,7 @@ class Recorder {
   template <class Mode>
   Recorder(Mode& run, const std::string& directory, const RecorderOptions& options = {})
       : Recorder(Source{run.module(), run.named_parameters(), run.group()}, directory, options) {
-    run.watchers().add(watcher());
+    watch(run.watchers());
   }
   /// For the constructors of runs: a Recorder if LOCKSTEP_RECORD is set, else null.
   template <class Mode>
@@ -66,7 +66,7 @@ class Recorder {
     std::shared_ptr<ProcessGroup> group;
   };
   Recorder(Source source, const std::string& directory, const RecorderOptions& options);
-  std::weak_ptr<StepWatcher> watcher() const;
+  void watch(StepWatchers& watchers) const;
   static std::string next_directory(ProcessGroup* group);
   static RecorderOptions environment_options();
 

@@ -152,7 +152,7 @@ class Records {
   void begin(const std::string& name) const {
     if (!directory_.empty()) ::setenv(kVariable, of(name).c_str(), 1);
   }
-  // Where the runs of two strategies first differ, in words. The gradients of dp with a loss outside are those of the
+  // The first difference of the runs of two strategies, in words. The gradients of dp with a loss outside are those of the
   // whole batch's mean.
   std::string difference(const std::string& a, const std::string& b, bool has_gradients) const {
     if (directory_.empty())

@@ -17,12 +17,8 @@ namespace {
 
 int phase(What what) { return what <= What::kMicroBatchGradient ? 0 : what == What::kGradient ? 1 : 2; }
 
-// The module of a tensor: of a parameter the one that it belongs to.
 std::string_view module_of(const Key& key) {
-  const std::string_view name = key.name;
-  if (key.what <= What::kInputGradient) return name;
-  const std::size_t dot = name.rfind('.');
-  return name.substr(0, dot == std::string_view::npos ? 0 : dot);
+  return key.what <= What::kInputGradient ? std::string_view(key.name) : ls::nn::module_path(key.name);
 }
 
 bool wants(const Filter& filter, const Key& key) {

@@ -1,4 +1,4 @@
-// Where two recorded runs first differ.
+// The first difference of two recorded runs.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace diff {
 
-// Which tensors to compare.
+// A choice of the tensors to compare.
 struct Filter {
   std::vector<std::string> modules = {};  // paths, with all below them; '*' for any text without '.'. Empty: all
   std::optional<std::int64_t> step = std::nullopt;
@@ -30,7 +30,7 @@ struct Difference {
   // ranks of one value, and those of others.
   std::vector<int> ranks_a, ranks_b;
   std::string what_differs;  // "values", "dtype f32 and bf16", "shape ..."
-  // Which two runs: "" the two; else the directory of the one run whose ranks differ.
+  // The directory of the one run whose ranks differ; "": the two runs differ.
   std::string within;
   ls::Shape shape;
   // With values: the first element that differs, and the number of those.

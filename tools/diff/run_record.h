@@ -15,12 +15,12 @@ namespace diff {
 
 namespace ls = lockstep;
 
-// What a tensor is, in the order in which a step computes it.
+// The kinds of tensors, in the order in which a step computes them.
 enum class What { kInput, kOutput, kInputGradient, kMicroBatchGradient, kGradient, kParameter, kBuffer };
 // "output", as in the file.
 const char* name(What what);
 
-// Which tensor of a run.
+// A tensor of a run.
 struct Key {
   std::int64_t step = 0;
   What what = What::kInput;

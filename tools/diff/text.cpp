@@ -8,7 +8,7 @@
 namespace diff {
 namespace {
 
-// What to check, if everything before is equal.
+// Advice on what to check, if everything before is equal.
 const char* meaning(const Key& key) {
   switch (key.what) {
     case What::kInput:

@@ -4,7 +4,9 @@
 #include <map>
 #include <numeric>
 #include <span>
+#include <string_view>
 
+#include "lockstep/nn/module_internal.h"
 #include "lockstep/parallel/step/micro_batch_internal.h"
 #include "lockstep/parallel/step/step_summary_internal.h"
 
@@ -14,17 +16,11 @@ namespace {
 std::int64_t item(const Tensor& t) { return static_cast<std::int64_t>(item_size(sum_dtype(t.dtype()))); }
 std::int64_t sum_bytes_of(const Tensor& t) { return t.numel() * item(t); }
 
-// "body.fc1" of "body.fc1.weight".
-std::string module_of(const std::string& name) {
-  const std::size_t dot = name.rfind('.');
-  return dot == std::string::npos ? std::string() : name.substr(0, dot);
-}
-
 // Moves the parameters of a module together, to the place of the one whose gradient is ready last.
 void gather_modules(const optim::NamedParameters& parameters, std::vector<std::size_t>& order) {
-  std::map<std::string, std::size_t> last;
-  for (std::size_t at = 0; at < order.size(); ++at) last[module_of(parameters[order[at]].first)] = at;
-  std::ranges::stable_sort(order, {}, [&](std::size_t p) { return last[module_of(parameters[p].first)]; });
+  std::map<std::string_view, std::size_t> last;
+  for (std::size_t at = 0; at < order.size(); ++at) last[nn::module_path(parameters[order[at]].first)] = at;
+  std::ranges::stable_sort(order, {}, [&](std::size_t p) { return last[nn::module_path(parameters[p].first)]; });
 }
 
 class Planner {
@@ -99,8 +95,8 @@ std::vector<BucketLayout> plan_buckets(const optim::NamedParameters& parameters,
   gather_modules(parameters, order);
   Planner planner(parameters, first_bytes, bytes);
   for (std::size_t begin = 0, end = 0; begin < order.size(); begin = end) {
-    const std::string module = module_of(parameters[order[begin]].first);
-    while (end < order.size() && module_of(parameters[order[end]].first) == module &&
+    const std::string_view module = nn::module_path(parameters[order[begin]].first);
+    while (end < order.size() && nn::module_path(parameters[order[end]].first) == module &&
            planner.match(order[begin], order[end]))
       ++end;
     planner.add(std::span(order).subspan(begin, end - begin));
