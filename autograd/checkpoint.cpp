@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "lockstep/autograd/attention_context_internal.h"
 #include "lockstep/autograd/engine_internal.h"
 #include "lockstep/autograd/graph_cut_internal.h"
 #include "lockstep/base/check_internal.h"
@@ -46,6 +47,7 @@ class CheckpointNode final : public Node {
   CheckpointNode(detail::CheckpointFunction function, const std::vector<Tensor>& inputs, const Pass& pass,
                  std::vector<random::Draw> draws)
       : Node("checkpoint"), function_(std::move(function)), draws_(std::move(draws)), autocast_(autocast_dtype()) {
+    if (const AttentionContext* const context = attention_context()) attention_ = context->shared_from_this();
     for (const Tensor& input : inputs) {
       detail::add_edge(*this, input);
       inputs_.emplace_back(input);
@@ -97,6 +99,7 @@ class CheckpointNode final : public Node {
       inputs.push_back(was_frozen ? raw::alias(input).requires_grad_() : input);
     }
     const AutocastGuard autocast(autocast_);
+    const AttentionContextGuard attention(attention_.get());
     const random::DrawFrame frame(nullptr, &draws_);
     Pass pass = call(function_, inputs);
     LOCKSTEP_CHECK(frame.next == draws_.size(),
@@ -130,7 +133,9 @@ class CheckpointNode final : public Node {
   detail::CheckpointFunction function_;
   std::vector<Saved> inputs_, captured_;
   std::vector<random::Draw> draws_;
-  std::optional<DType> autocast_;  // the mode of the first run
+  // The modes of the first run.
+  std::optional<DType> autocast_;
+  std::shared_ptr<const AttentionContext> attention_;
 };
 
 }  // namespace

@@ -11,6 +11,7 @@
 
 #include "lockstep/base/check_internal.h"
 #include "lockstep/tensor/autocast.h"
+#include "lockstep/tensor/random/random_draws_internal.h"
 
 namespace lockstep::data {
 
@@ -27,7 +28,9 @@ struct Prefetcher::State {
 
   Job job;
   std::int64_t last, ahead;
-  const std::optional<DType> autocast = autocast_dtype();  // the mode of the creating thread, for the workers
+  // Of the creating thread, for the workers:
+  const std::optional<DType> autocast = autocast_dtype();
+  const std::shared_ptr<random::RankState> rank = random::rank_state();
 
   std::mutex mutex;
   std::condition_variable room, arrived;  // room: a worker may start a job; arrived: the next result is ready
@@ -48,6 +51,7 @@ struct Prefetcher::State {
 
 void Prefetcher::State::work() {
   const AutocastGuard autocast_mode(autocast);
+  const random::RankStateGuard of_rank(rank);
   std::unique_lock lock(mutex);
   while (true) {
     room.wait(lock, [&] { return stop || may_start() || started == last; });

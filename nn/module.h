@@ -43,6 +43,7 @@ struct SummaryOptions {
 };
 
 class Module;
+class ModuleRunner;
 
 /// hook(module, inputs), run before forward. A result that is not empty replaces the inputs.
 using ForwardPreHook = Callback<std::vector<Tensor>(const Module& module, const std::vector<Tensor>& inputs)>;
@@ -146,6 +147,8 @@ class Module {
     std::string name;
     std::unique_ptr<Handle> handle;  // on the heap: references to it survive a move of the module
   };
+  friend void set_runner(Module& module, std::shared_ptr<const ModuleRunner> runner);
+  friend std::shared_ptr<const ModuleRunner> runner_of(const Module& module);
   struct Hooks;  // module_hooks.cpp
   void check_name(const std::string& name) const;
   Tensor forward_with_hooks(std::vector<Tensor> inputs, bool is_single) const;
@@ -163,7 +166,7 @@ class Module {
   std::vector<std::unique_ptr<Module>> children_;
   std::vector<Named<Parameter>> parameters_;
   std::vector<Named<Buffer>> buffers_;
-  std::shared_ptr<Hooks> hooks_;  // null without hooks
+  std::shared_ptr<Hooks> hooks_;  // null without hooks and runner
   bool training_ = true;
   // Set by the parent:
   const Module* parent_ = nullptr;

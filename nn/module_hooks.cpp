@@ -1,9 +1,10 @@
-// Forward hooks of modules. A module without hooks has a null pointer, which operator() tests.
+// Forward hooks and runners of modules. A module without both has a null pointer, which operator() tests.
 #include <mutex>
 #include <utility>
 
 #include "lockstep/base/check_internal.h"
 #include "lockstep/nn/module.h"
+#include "lockstep/nn/module_runner_internal.h"
 
 namespace lockstep::nn {
 
@@ -15,6 +16,7 @@ struct Module::Hooks {
   std::mutex mutex;
   List<ForwardPreHook> before;
   List<ForwardHook> after;
+  std::shared_ptr<const ModuleRunner> runner;
 
   template <class Hook>
   List<Hook> copy(List<Hook> Hooks::*list) {
@@ -51,12 +53,24 @@ Tensor Module::forward_with_hooks(std::vector<Tensor> inputs, bool is_single) co
     std::vector<Tensor> changed = (*hook)(*this, inputs);
     if (!changed.empty()) inputs = std::move(changed);
   }
-  Tensor y = is_single && inputs.size() == 1 ? forward(inputs[0]) : forward_inputs(inputs);
+  const auto own_forward = [&](const std::vector<Tensor>& x) {
+    return is_single && x.size() == 1 ? forward(x[0]) : forward_inputs(x);
+  };
+  Tensor y = hooks_->runner ? hooks_->runner->run(inputs, own_forward) : own_forward(inputs);
   for (const auto& hook : hooks_->copy(&Hooks::after)) {
     Tensor changed = (*hook)(*this, inputs, y);
     if (changed.defined()) y = std::move(changed);
   }
   return y;
+}
+
+void set_runner(Module& module, std::shared_ptr<const ModuleRunner> runner) {
+  if (!module.hooks_) module.hooks_ = std::make_shared<Module::Hooks>();
+  module.hooks_->runner = std::move(runner);
+}
+
+std::shared_ptr<const ModuleRunner> runner_of(const Module& module) {
+  return module.hooks_ ? module.hooks_->runner : nullptr;
 }
 
 }  // namespace lockstep::nn

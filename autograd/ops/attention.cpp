@@ -1,7 +1,9 @@
 // Attention: by tiles, or composed of products and softmax if the mask has a gradient.
 #include <cmath>
 #include <limits>
+#include <utility>
 
+#include "lockstep/autograd/attention_context_internal.h"
 #include "lockstep/autograd/ops/autocast_internal.h"
 #include "lockstep/autograd/ops/creation.h"
 #include "lockstep/autograd/ops/operations_internal.h"
@@ -14,6 +16,8 @@ namespace lockstep {
 using raw::AttentionSetting;
 
 namespace {
+
+constinit thread_local const autograd::AttentionContext* innermost_context = nullptr;
 
 constexpr const char* kAttention = "scaled_dot_product_attention";
 
@@ -30,40 +34,10 @@ Shape with_matrix(Shape leading, std::int64_t rows, std::int64_t columns) {
   return leading;
 }
 
-void require_operands(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options) {
-  if (!is_half(q.dtype())) raw::require_float(kAttention, q);
-  raw::require_same(kAttention, q, k);
-  raw::require_same(kAttention, q, v);
-  LOCKSTEP_CHECK(q.dim() >= 2 && k.dim() >= 2 && v.dim() >= 2,
-                 "{}: q is {}, k {}, v {}; expected (..., time, dim) with at least two dimensions each", kAttention,
-                 describe(q), describe(k), describe(v));
-  LOCKSTEP_CHECK(q.size(-1) == k.size(-1), "{}: q is {}, k is {}; expected equal last sizes", kAttention, describe(q),
-                 describe(k));
-  LOCKSTEP_CHECK(k.size(-2) == v.size(-2), "{}: k is {}, v is {}; expected as many values as keys", kAttention,
-                 describe(k), describe(v));
-  LOCKSTEP_CHECK(options.dropout_p >= 0 && options.dropout_p <= 1, "{}: dropout_p is {}, expected 0 to 1", kAttention,
-                 options.dropout_p);
-}
-
-void require_mask(const Tensor& mask, const Tensor& q, const Shape& scores, bool is_causal) {
-  LOCKSTEP_CHECK(!is_causal, "{}: attn_mask is {} and is_causal is true; pass one of them", kAttention, describe(mask));
-  raw::require_same_device(kAttention, q, mask);
-  LOCKSTEP_CHECK(mask.dtype() == kBool || mask.dtype() == q.dtype(),
-                 "{}: attn_mask is {}, q is {}; expected bool or q's dtype: convert with to(dtype)", kAttention,
-                 describe(mask), describe(q));
-  Shape both;
-  LOCKSTEP_CHECK(try_broadcast(mask.shape(), scores, &both) && both == scores,
-                 "{}: attn_mask is {}, which does not broadcast to the scores' shape {}", kAttention, describe(mask),
-                 scores.to_string());
-}
-
 AttentionOperands prepare_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                     const AttentionOptions& options) {
-  require_operands(q, k, v, options);
-  Shape batch;
-  LOCKSTEP_CHECK(try_broadcast(leading_of(q), leading_of(k), &batch) && try_broadcast(batch, leading_of(v), &batch),
-                 "{}: leading dimensions do not broadcast: q is {}, k {}, v {}", kAttention, describe(q), describe(k),
-                 describe(v));
+  require_attention_operands(q, k, v, options);
+  const Shape batch = attention_batch(q, k, v);
   const auto expanded = [&](const Tensor& x) {
     const Shape shape = with_matrix(batch, x.size(-2), x.size(-1));
     return x.shape() == shape ? x : x.expand(shape);
@@ -71,7 +45,7 @@ AttentionOperands prepare_attention(const Tensor& q, const Tensor& k, const Tens
   AttentionOperands out{expanded(q), expanded(k), expanded(v), options.attn_mask};
   if (!out.mask.defined()) return out;
   const Shape scores = with_matrix(batch, q.size(-2), k.size(-2));
-  require_mask(out.mask, q, scores, options.is_causal);
+  require_attention_mask(out.mask, q, scores, options.is_causal);
   out.mask = in_f32(out.mask).expand(scores);
   return out;
 }
@@ -121,8 +95,51 @@ Gradients attention_gradients(const Tensor& grad, const AttentionOperands& x, co
           needs[2] ? matmul(used.transpose(-1, -2), grad) : Tensor()};
 }
 
-// Attention with fewer heads in k and v: q's heads become (heads of k, heads of a group), and k and v broadcast over the
-// latter.
+}  // namespace
+
+namespace autograd {
+const AttentionContext* attention_context() { return innermost_context; }
+AttentionContextGuard::AttentionContextGuard(const AttentionContext* context)
+    : previous_(std::exchange(innermost_context, context)) {}
+AttentionContextGuard::~AttentionContextGuard() { innermost_context = previous_; }
+}  // namespace autograd
+
+void require_attention_operands(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options) {
+  if (!is_half(q.dtype())) raw::require_float(kAttention, q);
+  raw::require_same(kAttention, q, k);
+  raw::require_same(kAttention, q, v);
+  LOCKSTEP_CHECK(q.dim() >= 2 && k.dim() >= 2 && v.dim() >= 2,
+                 "{}: q is {}, k {}, v {}; expected (..., time, dim) with at least two dimensions each", kAttention,
+                 describe(q), describe(k), describe(v));
+  LOCKSTEP_CHECK(q.size(-1) == k.size(-1), "{}: q is {}, k is {}; expected equal last sizes", kAttention, describe(q),
+                 describe(k));
+  LOCKSTEP_CHECK(k.size(-2) == v.size(-2), "{}: k is {}, v is {}; expected as many values as keys", kAttention,
+                 describe(k), describe(v));
+  LOCKSTEP_CHECK(options.dropout_p >= 0 && options.dropout_p <= 1, "{}: dropout_p is {}, expected 0 to 1", kAttention,
+                 options.dropout_p);
+}
+
+void require_attention_mask(const Tensor& mask, const Tensor& q, const Shape& scores, bool is_causal) {
+  LOCKSTEP_CHECK(!is_causal, "{}: attn_mask is {} and is_causal is true; pass one of them", kAttention, describe(mask));
+  raw::require_same_device(kAttention, q, mask);
+  LOCKSTEP_CHECK(mask.dtype() == kBool || mask.dtype() == q.dtype(),
+                 "{}: attn_mask is {}, q is {}; expected bool or q's dtype: convert with to(dtype)", kAttention,
+                 describe(mask), describe(q));
+  Shape both;
+  LOCKSTEP_CHECK(try_broadcast(mask.shape(), scores, &both) && both == scores,
+                 "{}: attn_mask is {}, which does not broadcast to the scores' shape {}", kAttention, describe(mask),
+                 scores.to_string());
+}
+
+Shape attention_batch(const Tensor& q, const Tensor& k, const Tensor& v) {
+  Shape batch;
+  LOCKSTEP_CHECK(try_broadcast(leading_of(q), leading_of(k), &batch) && try_broadcast(batch, leading_of(v), &batch),
+                 "{}: leading dimensions do not broadcast: q is {}, k {}, v {}", kAttention, describe(q), describe(k),
+                 describe(v));
+  return batch;
+}
+
+// k and v broadcast over the heads of a group.
 Tensor grouped_attention(const Tensor& q, const Tensor& k, const Tensor& v, AttentionOptions options) {
   LOCKSTEP_CHECK(q.dim() >= 3 && k.dim() >= 3 && v.dim() >= 3,
                  "{}: q is {}, k {}, v {}; with .enable_gqa expected (..., heads, time, dim)", kAttention, describe(q),
@@ -143,16 +160,16 @@ Tensor grouped_attention(const Tensor& q, const Tensor& k, const Tensor& v, Atte
   return scaled_dot_product_attention(grouped(q), k.unsqueeze(-3), v.unsqueeze(-3), options).flatten(-4, -3);
 }
 
-}  // namespace
-
 Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                     const AttentionOptions& options) {
-  if (options.enable_gqa) return grouped_attention(q, k, v, options);
   if (narrows(q, k, v, options.attn_mask)) [[unlikely]] {
     AttentionOptions narrow = options;
     narrow.attn_mask = narrowed(options.attn_mask);
     return scaled_dot_product_attention(narrowed(q), narrowed(k), narrowed(v), narrow);
   }
+  if (innermost_context) [[unlikely]]
+    return innermost_context->attend(q, k, v, options);
+  if (options.enable_gqa) return grouped_attention(q, k, v, options);
   const AttentionOperands x = prepare_attention(q, k, v, options);
   AttentionSetting setting{.scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(q.size(-1)))),
                            .causal = options.is_causal,

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "lockstep/autograd/attention_context_internal.h"
 #include "lockstep/autograd/ops/creation.h"
 #include "lockstep/base/check_internal.h"
 #include "lockstep/nn/init.h"
@@ -107,14 +108,16 @@ Tensor MultiheadAttention::forward(const Tensor& query, const Tensor& key, const
                                  options_.bias ? in_proj_bias->narrow(0, i * width_, width_) : Tensor()));
   }
   const Tensor q = heads(projected[0]), k = heads(projected[1]), v = heads(projected[2]);
-  const std::int64_t batch = q.size(0), time = q.size(2), time_k = k.size(2);
+  const autograd::AttentionContext* const context = autograd::attention_context();
+  const std::int64_t batch = q.size(0), time = q.size(2), time_k = context ? context->all_keys(k.size(2)) : k.size(2);
   const Shape scores{batch, heads_, time, time_k};
   Tensor mask =
       both(attn_mask_for(masks.attn_mask, scores), key_padding_mask_for(masks.key_padding_mask, scores), query.dtype());
   const bool masked = mask.defined();
   if (masks.is_causal && masked) {
     const TensorOptions there = {.device = query.device()};
-    mask = both(mask, arange(time, there).unsqueeze(1) >= arange(time_k, there), query.dtype());
+    const Tensor positions = context ? context->positions(time).to(query.device()) : arange(time, there);
+    mask = both(mask, positions.unsqueeze(1) >= arange(time_k, there), query.dtype());
   }
   const Tensor y = scaled_dot_product_attention(
       q, k, v,

@@ -30,7 +30,7 @@ class CheckpointModel {
       requires std::is_base_of_v<TrainingStep<Mode>, Mode> : state_(run ? run->model_state() : nullptr) {}
   CheckpointModel(std::shared_ptr<ModelState> state) : state_(std::move(state)) {}  // NOLINT: not for users
 
-  ModelState* state() const { return state_.get(); }  ///< not for users
+  const std::shared_ptr<ModelState>& state() const { return state_; }  ///< not for users
 
  private:
   std::shared_ptr<ModelState> state_;

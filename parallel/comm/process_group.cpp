@@ -12,6 +12,7 @@
 #include "lockstep/parallel/rendezvous/modules_internal.h"
 #include "lockstep/parallel/rendezvous/rendezvous.h"
 #include "lockstep/tensor/ops/ops_internal.h"
+#include "lockstep/tensor/random/random_draws_internal.h"
 
 namespace lockstep::parallel {
 namespace {
@@ -314,15 +315,18 @@ void ProcessGroup::release_staging() {
 
 std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
   check_backend(options);
-  return std::make_shared<ProcessGroup>(rendezvous({.backend = options.backend,
-                                                    .init_method = options.init_method,
-                                                    .timeout = options.timeout,
-                                                    .world_size = options.world_size,
-                                                    .rank = options.rank,
-                                                    .store = options.store,
-                                                    .group_name = options.group_name,
-                                                    .authenticate = options.authenticate}),
-                                        options);
+  auto group = std::make_shared<ProcessGroup>(rendezvous({.backend = options.backend,
+                                                          .init_method = options.init_method,
+                                                          .timeout = options.timeout,
+                                                          .world_size = options.world_size,
+                                                          .rank = options.rank,
+                                                          .store = options.store,
+                                                          .group_name = options.group_name,
+                                                          .authenticate = options.authenticate}),
+                                              options);
+  const bool ranks_are_threads = options.backend == "local" || options.backend == "sim";
+  if (ranks_are_threads && group->size() > 1) random::become_rank();
+  return group;
 }
 
 }  // namespace lockstep::parallel

@@ -6,8 +6,9 @@
 namespace lockstep::parallel {
 
 const char* name(Phase phase) {
-  constexpr const char* kNames[kPhaseCount] = {"other",         "inputs",    "parameters", "outputs",
-                                               "loss gradient", "gradients", "buffers",    "offload"};
+  constexpr const char* kNames[kPhaseCount] = {
+      "other",   "inputs",  "parameters",      "outputs",     "loss gradient",       "gradients",
+      "buffers", "offload", "keys and values", "activations", "activation gradients"};
   return kNames[static_cast<std::size_t>(phase)];
 }
 

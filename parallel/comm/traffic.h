@@ -10,7 +10,7 @@
 
 namespace lockstep::parallel {
 
-/// The phases of a data-parallel step. Transfers are counted by phase.
+/// The phases of a step. Transfers are counted by phase.
 enum class Phase : std::uint8_t {
   kOther,
   kInputs,
@@ -19,10 +19,13 @@ enum class Phase : std::uint8_t {
   kLossGradient,
   kGradients,
   kBuffers,
-  kOffload
+  kOffload,
+  kKeysValues,           ///< of other blocks of a sequence
+  kActivations,          ///< of layers that several ranks compute together
+  kActivationGradients,  ///< of these, and of keys and values
 };
-inline constexpr int kPhaseCount = 8;  ///< number of phases
-const char* name(Phase phase);         ///< for example "inputs"
+inline constexpr int kPhaseCount = 11;  ///< number of phases
+const char* name(Phase phase);          ///< for example "inputs"
 
 /// The sum over all transfers on one link in one phase. Sender and receiver are ranks as the group of
 /// init_process_group numbers them, also in the counters of a group that `split` or a DeviceMesh has made (-1 - r stands

@@ -8,6 +8,7 @@
 #include "lockstep/parallel/replicated/replicas/gradient_sums_internal.h"
 #include "lockstep/parallel/step/micro_batch_loop_internal.h"
 #include "lockstep/parallel/step/recorder.h"
+#include "lockstep/parallel/step/shared_runner_internal.h"
 #include "lockstep/parallel/step/step_watchers_internal.h"
 #include "lockstep/tensor/memory/accelerator_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
@@ -57,6 +58,7 @@ DataParallel::DataParallel(nn::Module& module) : DataParallel(module, all_device
 DataParallel::DataParallel(nn::Module& module, std::vector<Device> devices, const DataParallelOptions& options) {
   LOCKSTEP_CHECK(nn::current_replica_view() == nullptr,
                  "DataParallel: cannot be constructed inside a replica of another DataParallel; construct it outside");
+  require_runner_ranks("DataParallel", module, nullptr);
   state_ = std::make_unique<State>(module, std::move(devices), options);
   recorder_ = Recorder::from_environment(*this);
 }

@@ -5,6 +5,7 @@
 #include "lockstep/parallel/step/accumulated_gradients_internal.h"
 #include "lockstep/parallel/step/micro_batch_loop_internal.h"
 #include "lockstep/parallel/step/recorder.h"
+#include "lockstep/parallel/step/shared_runner_internal.h"
 #include "lockstep/parallel/step/step_watchers_internal.h"
 #include "lockstep/tensor/random/random.h"
 
@@ -25,6 +26,7 @@ GradientAccumulation::GradientAccumulation(nn::Module& module, const GradientAcc
   LOCKSTEP_CHECK(options.micro_batches >= 1 && options.micro_batches <= random::kMaxMicroBatches,
                  "GradientAccumulation: {} micro-batches, expected 1 to {}", options.micro_batches,
                  random::kMaxMicroBatches);
+  require_runner_ranks("GradientAccumulation", module, nullptr);
   nn::materialize(module);
   state_ = std::make_unique<State>(module, options);
   recorder_ = Recorder::from_environment(*this);
@@ -34,6 +36,10 @@ GradientAccumulation::~GradientAccumulation() = default;
 Tensor GradientAccumulation::operator()(const Tensor& x) const {
   if (autograd::grad_mode()) state_->watchers.begin_step({.is_of_user = true});
   return state_->module(x);
+}
+Tensor GradientAccumulation::operator()(const std::vector<Tensor>& inputs) const {
+  if (autograd::grad_mode()) state_->watchers.begin_step({.is_of_user = true});
+  return state_->module(inputs);
 }
 nn::Module& GradientAccumulation::module() const { return state_->module; }
 StepWatchers& GradientAccumulation::watchers() { return state_->watchers; }

@@ -29,9 +29,10 @@ class GradientAccumulation : public TrainingStep<GradientAccumulation> {
   GradientAccumulation(const GradientAccumulation&) = delete;
   GradientAccumulation& operator=(const GradientAccumulation&) = delete;
 
-  Tensor operator()(const Tensor& x) const;  ///< the module's forward, on the whole batch
-  nn::Module& module() const;                ///< the module that was passed to the constructor
-  TrainingPlan plan() const;                 ///< memory
+  Tensor operator()(const Tensor& x) const;                    ///< the module's forward, on the whole batch
+  Tensor operator()(const std::vector<Tensor>& inputs) const;  ///< the module's forward_inputs
+  nn::Module& module() const;                                  ///< the module that was passed to the constructor
+  TrainingPlan plan() const;                                   ///< memory
 
   // backward(x, y, loss_fn): see step.h. Adds to accumulated gradients.
 

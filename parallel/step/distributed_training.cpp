@@ -5,6 +5,7 @@
 #include "lockstep/autograd/history_internal.h"
 #include "lockstep/base/check_internal.h"
 #include "lockstep/base/finally_internal.h"
+#include "lockstep/parallel/step/shared_runner_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
 #include "lockstep/tensor/random/random.h"
 
@@ -20,6 +21,7 @@ DistributedTraining::DistributedTraining(const char* mode, nn::Module& module, s
   LOCKSTEP_CHECK(micro_batches_per_rank >= 1 && micro_batches_per_rank * group->size() <= random::kMaxMicroBatches,
                  "{}: {} micro-batches per rank on {} ranks, expected 1 to {} in total", mode, micro_batches_per_rank,
                  group->size(), random::kMaxMicroBatches);
+  require_runner_ranks(mode, module, group.get());
 }
 
 DistributedTraining::~DistributedTraining() {
@@ -68,14 +70,28 @@ Tensor DistributedTraining::run(const Batch& batch, MicroBatchLoss loss_fn) {
   const MicroBatchPlan of_batch = plan(rows_of(mode, batch));
   LOCKSTEP_CHECK(!micro_batches.parameters().empty(),
                  "{}: no parameter of the module requires grad; unfreeze one, or do not call backward", mode);
-  if (local_depth > 0) return run_local(of_batch, batch, loss_fn);
-  return run_or_end(*this, [&] { return run_step(of_batch, batch, loss_fn); });
+  const bool is_alone = local_depth > 0 && runner_groups(module).empty();  // no rank waits for this one
+  if (is_alone) return run_local(of_batch, batch, loss_fn);
+  return run_or_end(*this, [&] {
+    return local_depth > 0 ? run_local(of_batch, batch, loss_fn) : run_step(of_batch, batch, loss_fn);
+  });
 }
 
 void DistributedTraining::run_micro_batches(const MicroBatchPlan& of_batch, const Batch& batch, MicroBatchLoss loss_fn,
                                             std::vector<Tensor>& losses, FunctionRef<void()> before_last) {
+  const std::vector<std::shared_ptr<const SharedRunner>> runners = shared_runners(module);
+  const auto runs = [&] {
+    std::int64_t sum = 0;
+    for (const auto& runner : runners) sum += runner->runs();
+    return sum;
+  };
+  const std::int64_t runs_before = runs();
   begin_micro_batches();
   micro_batches.run(of_batch, group->rank() * micro_batches_per_rank, batch, loss_fn, losses, observer(), before_last);
+  LOCKSTEP_CHECK(runners.empty() || losses.empty() || runs() > runs_before,
+                 "{}: the loss function did not call the context-parallel module, so that attention had this rank's "
+                 "keys alone; call module(x) and not module.forward(x)",
+                 mode);
 }
 
 // The backward of the last micro-batch fills the reducer.
@@ -173,7 +189,9 @@ void DistributedTraining::complete(std::size_t parameter, autograd::Run& run) {
 }
 
 void DistributedTraining::end_failed_step(const std::exception& error) {
-  failures_.tell(groups(), mode, error);
+  std::vector<ProcessGroup*> waiting = groups();
+  for (ProcessGroup* of_runner : runner_groups(module)) waiting.push_back(of_runner);
+  failures_.tell(waiting, mode, error);
   abandon_step();
 }
 

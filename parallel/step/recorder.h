@@ -60,6 +60,11 @@ class Recorder {
   Recorder& operator=(const Recorder&) = delete;
 
  private:
+  friend class Parallel;
+  template <class Mode>
+  static StepWatchers& watchers_of(Mode& run) {
+    return run.watchers();
+  }
   struct Source {
     nn::Module& module;
     std::vector<ShardedParameter> parameters;

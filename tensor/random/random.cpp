@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <numeric>
 #include <unordered_map>
@@ -22,7 +23,6 @@ namespace lockstep {
 namespace random {
 
 namespace {
-constinit std::atomic<std::uint64_t> current_seed{0};
 constinit thread_local int micro_batch = 0;
 constinit thread_local const SiteGuard* innermost_site = nullptr;
 constinit thread_local DrawFrame* innermost = nullptr;
@@ -32,24 +32,33 @@ constexpr int kMicroBatchBits = 12, kHighCallBits = 64 - kSiteBits - kMicroBatch
 constexpr int kLowCallBits = 64 - kBlockBits;
 static_assert(kMaxMicroBatches <= 1 << kMicroBatchBits);
 
-struct Calls {
+}  // namespace
+
+struct RankState {
   std::mutex mutex;
-  std::unordered_map<std::uint64_t, std::uint64_t> numbers;
+  std::atomic<std::uint64_t> seed{0};
+  std::unordered_map<std::uint64_t, std::uint64_t> calls;
 };
-Calls& calls() {
-  static Calls instance;
+
+namespace {
+constinit thread_local std::shared_ptr<RankState> own_state;
+
+RankState& of_process() {
+  static RankState instance;
   return instance;
 }
+RankState& current() { return own_state ? *own_state : of_process(); }
 
 std::uint64_t key(const Place& place) { return place.site << kMicroBatchBits | place.micro_batch; }
 
 std::uint64_t count_call(const Place& place) {
-  const std::lock_guard lock(calls().mutex);
-  return calls().numbers[key(place)]++;
+  RankState& rank = current();
+  const std::lock_guard lock(rank.mutex);
+  return rank.calls[key(place)]++;
 }
 
 Position position_of(const Place& place, std::uint64_t call) {
-  return {current_seed.load(std::memory_order_relaxed), key(place) << kHighCallBits | call >> kLowCallBits,
+  return {current().seed.load(std::memory_order_relaxed), key(place) << kHighCallBits | call >> kLowCallBits,
           call << kBlockBits};
 }
 
@@ -106,12 +115,28 @@ bool is_repeating() { return repeating_frame() != nullptr; }
 
 bool has_draw_frame() { return innermost != nullptr; }
 
-std::uint64_t seed() { return current_seed.load(); }
+void become_rank() {
+  if (own_state) return;
+  auto own = std::make_shared<RankState>();
+  const std::lock_guard lock(of_process().mutex);
+  own->seed = of_process().seed.load();
+  own->calls = of_process().calls;
+  own_state = std::move(own);
+}
+
+std::shared_ptr<RankState> rank_state() { return own_state; }
+
+RankStateGuard::RankStateGuard(std::shared_ptr<RankState> state)
+    : previous_(std::exchange(own_state, std::move(state))) {}
+RankStateGuard::~RankStateGuard() { own_state = std::move(previous_); }
+
+std::uint64_t seed() { return current().seed.load(); }
 
 std::vector<std::uint64_t> state() {
-  const std::lock_guard lock(calls().mutex);
+  RankState& rank = current();
+  const std::lock_guard lock(rank.mutex);
   std::vector<std::uint64_t> out{kStateFormat, seed()};
-  const std::map<std::uint64_t, std::uint64_t> in_order(calls().numbers.begin(), calls().numbers.end());
+  const std::map<std::uint64_t, std::uint64_t> in_order(rank.calls.begin(), rank.calls.end());
   for (const auto& [place, number] : in_order)
     out.insert(out.end(), {place >> kMicroBatchBits, place & ((1u << kMicroBatchBits) - 1), number});
   return out;
@@ -132,9 +157,10 @@ void set_state(std::span<const std::uint64_t> state) {
   check_state(state);
   std::unordered_map<std::uint64_t, std::uint64_t> numbers;
   for (std::size_t i = 2; i < state.size(); i += 3) numbers[key({state[i], state[i + 1]})] = state[i + 2];
-  const std::lock_guard lock(calls().mutex);
-  current_seed.store(state[1]);
-  calls().numbers = std::move(numbers);
+  RankState& rank = current();
+  const std::lock_guard lock(rank.mutex);
+  rank.seed.store(state[1]);
+  rank.calls = std::move(numbers);
 }
 
 int current_micro_batch() { return micro_batch; }

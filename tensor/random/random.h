@@ -9,6 +9,9 @@
 /// - The call is the number of earlier draws at this site and micro-batch since manual_seed. Threads that draw at one
 ///   site and micro-batch at the same time, such as workers of a DataLoader, take calls in the order in which they run.
 /// - The element is the index in the drawn tensor.
+/// The seed and the numbers of calls belong to the process, or to the rank if ranks are threads (backends local and
+/// sim): init_process_group then gives the calling thread a copy of its own, which its DataParallel replicas and
+/// DataLoader workers share.
 ///
 /// Initial values (nn/init.h) are a function of (seed, number, element), where the number counts the initialisations
 /// with random values since manual_seed.

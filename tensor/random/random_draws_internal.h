@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 namespace lockstep::random {
@@ -68,6 +69,25 @@ class SiteContext {
 
  private:
   const SiteGuard* previous_;
+};
+
+// The seed and the numbers of calls of a rank that is a thread. All other threads share those of the process.
+struct RankState;
+// The calling thread becomes such a rank, with a copy of the process's state; does nothing if it is one.
+void become_rank();
+// That of the calling thread's rank; null: the process's.
+std::shared_ptr<RankState> rank_state();
+
+// While it exists, the calling thread draws as a thread of the rank with this state.
+class RankStateGuard {
+ public:
+  explicit RankStateGuard(std::shared_ptr<RankState> state);
+  ~RankStateGuard();
+  RankStateGuard(const RankStateGuard&) = delete;
+  RankStateGuard& operator=(const RankStateGuard&) = delete;
+
+ private:
+  std::shared_ptr<RankState> previous_;
 };
 
 struct Draw {

@@ -52,6 +52,13 @@ run_program() {
       $run "$program" 2 4 resume | tail -1
       cat lines
       [ "$(wc -l <lines)" = 5 ] && [ "$(cut -d" " -f2- lines | sort -u | wc -l)" = 1 ] ;;
+    13*) # one line for all meshes of a partition
+      for kind in zigzag ulysses; do
+        for shape in cp=4 dp=2,cp=4 fsdp=2,cp=4; do
+          "$prefix/bin/lockstep-run" --nproc-per-node $([ $shape = cp=4 ] && echo 4 || echo 8) --no-prefix "$program" $kind $shape | tail -1
+        done | tee lines
+        [ "$(wc -l <lines)" = 3 ] && [ "$(sort -u lines | wc -l)" = 1 ]
+      done ;;
     *) "$program" ;;
   esac
 }

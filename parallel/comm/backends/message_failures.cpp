@@ -278,15 +278,24 @@ std::uint32_t MessageGroup::step_failed(std::uint64_t next, const std::string& w
   FailedSteps& own = failed_steps_[static_cast<std::size_t>(rank_)];
   own = {own.count + 1, next, unfinished};
   set_text(own, why);
-  for (int k = 1; k < size_; ++k) send_sign((rank_ + k) % size_, {kStepFailed, rank_, kNobody, own});
+  for (int k = 1; k < size_; ++k) {
+    const int peer = (rank_ + k) % size_;
+    own.sent = messages_sent_[static_cast<std::size_t>(peer)];
+    own.received = messages_received_[static_cast<std::size_t>(peer)];
+    send_sign(peer, {kStepFailed, rank_, kNobody, own});
+  }
   return own.count;
 }
 
-// Returns a rank that will not do its part of a collective because its step has failed, or kNobody.
+// Returns a rank that will not do its part of an operation because its step has failed, or kNobody.
 int MessageGroup::find_failed_step(const MessageWork& work, bool is_waited_for) {
-  if (work.call.is_message()) return kNobody;
   const std::lock_guard lock(news_mutex_);
   const std::uint32_t own = failed_steps_[static_cast<std::size_t>(rank_)].count;
+  if (work.call.is_message()) {
+    const FailedSteps& steps = failed_steps_[static_cast<std::size_t>(work.call.root)];
+    const std::uint64_t started = work.call.kind == Kind::kRecv ? steps.sent : steps.received;
+    return steps.count > own && work.call.number >= started ? work.call.root : kNobody;
+  }
   for (int peer = 0; peer < size_; ++peer) {
     const FailedSteps& steps = failed_steps_[static_cast<std::size_t>(peer)];
     const bool never_starts = steps.count > work.call.failed_steps && work.call.number >= steps.next;

@@ -28,6 +28,7 @@ MessageGroup::MessageGroup(const InitOptions& options, const Rendezvous& place, 
     : Backend(place), timeout_(options.timeout), canonical_(options.reduction == Reduction::kCanonical),
       small_bytes_(std::clamp<std::size_t>(kHeadedBytesOfAll / static_cast<std::size_t>(size_), 256, kHeadedBytes)),
       transport_(std::move(transport)), lanes_(1 + 2 * static_cast<std::size_t>(size_)),
+      messages_sent_(static_cast<std::size_t>(size_)), messages_received_(static_cast<std::size_t>(size_)),
       heads_(static_cast<std::size_t>(size_)), transfer_heads_(static_cast<std::size_t>(size_)),
       news_(static_cast<std::size_t>(size_) + 1), news_parcels_(static_cast<std::size_t>(size_)),
       answers_(static_cast<std::size_t>(size_), kNoAnswer), failed_steps_(static_cast<std::size_t>(size_)) {
@@ -100,6 +101,8 @@ std::shared_ptr<Work> MessageGroup::start(Call call) {
     failure_.check_usable(call);
   }
   const bool quick = is_small(call);
+  if (call.is_message())
+    ++(call.kind == Kind::kSend ? messages_sent_ : messages_received_)[static_cast<std::size_t>(call.root)];
   auto work = std::make_shared<MessageWork>(this, std::move(call));
   try {
     if (work->call.kind == Kind::kSend)

@@ -47,6 +47,7 @@ struct FailedSteps {
   std::uint32_t count = 0;  // steps so far
   // Numbers of collectives when the last of them failed: the rank's next one, and the first one it had not completed.
   std::uint64_t next = 0, unfinished = 0;
+  std::uint64_t sent = 0, received = 0;  // messages that it had started by then, to and from the rank that is told
   std::array<char, 384> text = {};
 };
 
@@ -197,6 +198,7 @@ class MessageGroup final : public Backend {
   std::vector<Lane> lanes_;  // of all collectives; of the sends to each peer; of the receives from each peer
   GroupFailure failure_;     // why the group is unusable
   bool stopping_ = false;
+  std::vector<std::uint64_t> messages_sent_, messages_received_;  // started so far, by peer; for the user's thread
 
   std::vector<Mailbox> heads_, transfer_heads_;  // by peer
   std::vector<std::byte> staging_;               // for reductions: pieces of the other ranks' data

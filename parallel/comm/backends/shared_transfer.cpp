@@ -135,8 +135,8 @@ void SharedGroup::look_for(const Call& call, Deadline& deadline) {
     while (progress_transfers()) {
     }  // bytes that the peer wrote before it left, or before its step failed
     if (std::ranges::none_of(transfers_, [&](const auto& t) { return &t->call() == &call; })) return;
-    fail_if_gone(call, peer);
     if (failed_steps(peer) > failed_steps(rank_)) fail_step(call, peer);
+    fail_if_gone(call, peer);
   }
   fail_if_poisoned(call);
   say_waits_for(peer);

@@ -69,9 +69,11 @@ void Replicas::run(const std::vector<nn::ReplicaView>& views, FunctionRef<void(i
   const std::optional<DType> autocast = autocast_dtype();
   const random::SiteGuard* const sites = random::innermost_site_guard();
   const int first_micro_batch = random::current_micro_batch() * size();
+  const std::shared_ptr<random::RankState> rank = random::rank_state();
   run_replicas(workers_.get(), {devices_.data(), views.size()}, [&](int r) {
     const EnableGradGuard mode(recording);
     const AutocastGuard autocast_mode(autocast);
+    const random::RankStateGuard of_rank(rank);
     const random::SiteContext site(sites);
     const random::MicroBatchGuard micro_batch(first_micro_batch + r);
     const nn::ReplicaViewGuard view(&views[static_cast<std::size_t>(r)]);

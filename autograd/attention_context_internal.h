@@ -1,0 +1,57 @@
+// The attention context of a thread: what computes scaled_dot_product_attention if the keys are on several ranks.
+// Recomputation restores it. Not installed.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "lockstep/autograd/ops/functions.h"
+
+namespace lockstep::autograd {
+
+class AttentionContext : public std::enable_shared_from_this<AttentionContext> {
+ public:
+  AttentionContext() = default;
+  virtual ~AttentionContext() = default;
+  AttentionContext(const AttentionContext&) = delete;
+  AttentionContext& operator=(const AttentionContext&) = delete;
+
+  // scaled_dot_product_attention; autocast has converted the operands.
+  virtual Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options) const = 0;
+  // The number of keys, of which `own` are on this rank.
+  virtual std::int64_t all_keys(std::int64_t own) const = 0;
+  // i64 (own): the positions of this rank's queries in the whole sequence.
+  virtual Tensor positions(std::int64_t own) const = 0;
+};
+
+// That of the calling thread; null by default: all keys are on this rank.
+const AttentionContext* attention_context();
+
+// Sets the calling thread's context while it exists. Null: none.
+class AttentionContextGuard {
+ public:
+  explicit AttentionContextGuard(const AttentionContext* context);
+  ~AttentionContextGuard();
+  AttentionContextGuard(const AttentionContextGuard&) = delete;
+  AttentionContextGuard& operator=(const AttentionContextGuard&) = delete;
+
+ private:
+  const AttentionContext* previous_;
+};
+
+}  // namespace lockstep::autograd
+
+namespace lockstep {
+
+// Throws InvalidArgument unless the dtypes, the devices and the last two sizes fit together, and for a dropout_p outside
+// [0, 1].
+void require_attention_operands(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options);
+// The shape that the leading dimensions of q, k and v broadcast to. Throws InvalidArgument.
+Shape attention_batch(const Tensor& q, const Tensor& k, const Tensor& v);
+// Throws InvalidArgument unless the mask's device and dtype fit, and its shape broadcasts to that of the scores.
+void require_attention_mask(const Tensor& mask, const Tensor& q, const Shape& scores, bool is_causal);
+// Attention with .enable_gqa: calls scaled_dot_product_attention with views in which q's heads are (heads of k, heads
+// of a group).
+Tensor grouped_attention(const Tensor& q, const Tensor& k, const Tensor& v, AttentionOptions options);
+
+}  // namespace lockstep

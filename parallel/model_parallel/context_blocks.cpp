@@ -1,0 +1,23 @@
+#include "lockstep/parallel/model_parallel/context_blocks_internal.h"
+
+#include "lockstep/autograd/ops/functions.h"
+
+namespace lockstep::parallel {
+
+BlockPair SequenceBlocks::pair(int queries_of, int keys_of, std::int64_t time, bool causal) const {
+  const BlockPair all{0, time, time, false}, none{};
+  if (!causal) return all;
+  if (queries_of == keys_of) return {0, time, time, true};
+  if (!is_zigzag) return keys_of < queries_of ? all : none;
+  // An earlier block's first chunk is before both of ours, its second chunk behind both. Of a later block, both chunks
+  // are between ours.
+  return keys_of < queries_of ? BlockPair{0, time, time / 2, false} : BlockPair{time / 2, time / 2, time, false};
+}
+
+Tensor SequenceBlocks::part(const Tensor& x, std::int64_t dim, int block) const {
+  const std::int64_t each = x.size(dim) / chunks();
+  const Tensor first = x.narrow(dim, block * each, each);
+  return is_zigzag ? cat({first, x.narrow(dim, (chunks() - 1 - block) * each, each)}, dim) : first;
+}
+
+}  // namespace lockstep::parallel

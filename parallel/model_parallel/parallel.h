@@ -1,0 +1,108 @@
+/// \file
+/// Parallel: one object that trains a model on a mesh of any shape.
+///
+///     const DeviceMesh mesh(group, {{"dp", 2}, {"cp", 4}});
+///     Parallel run(model, mesh, {.partition = {.micro_batches = 4, .sequence_blocks = 4}});
+///     const auto mine = run.split_sequence({tokens, positions, targets});  // of this rank's micro-batches
+///     run.backward({mine[0], mine[1]}, mine[2], loss_fn);
+///
+/// The partition says into what a step is cut: micro-batches of the batch, and blocks of each sequence. The mesh says
+/// which rank computes what. All meshes of one partition give the same bits.
+///
+/// Axes are dp (the ranks have all parameters), fsdp (each has a part: ShardedDataParallel) and cp (each has a block of
+/// every sequence: context_parallel). An axis that the mesh lacks has one rank. tp and pp may be named, but tensor and
+/// pipeline parallelism are not built yet, so they have one rank, too.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/nn/module.h"
+#include "lockstep/parallel/comm/device_mesh.h"
+#include "lockstep/parallel/model_parallel/context_parallel.h"
+#include "lockstep/parallel/model_parallel/styles.h"
+#include "lockstep/parallel/step/join_options.h"
+#include "lockstep/parallel/step/step.h"
+
+namespace lockstep::parallel {
+
+class CommHook;
+
+/// Into what a step is cut. It fixes the bits.
+struct Partition {
+  int micro_batches = 1;           ///< of the whole step, over all ranks
+  int tensor_slices = 1;           ///< only 1 so far
+  int sequence_blocks = 1;         ///< as many as ranks along cp
+  bool sequence_parallel = false;  ///< with several tensor slices: the modules between them work on parts of sequences
+  ContextAttention attention = ContextAttention::kRingZigzag;  ///< over several sequence blocks
+};
+
+/// The order of micro-batches in a pipeline.
+enum class Schedule : std::uint8_t { kGPipe, k1F1B, kInterleaved, kZeroBubble };
+
+/// Options of Parallel.
+struct ParallelOptions {
+  Partition partition = {};
+  ParallelPlan plan = {};               ///< of tensor slices
+  std::vector<std::string> chain = {};  ///< patterns of the modules that a pipeline runs one after another
+  Schedule schedule = Schedule::k1F1B;  ///< of the pipeline
+  int chunks_per_rank = 1;              ///< of the pipeline
+  int stage = 3;                        ///< of fsdp: ShardedDataParallelOptions::stage
+  std::vector<std::string> units = {};  ///< of fsdp: ShardedDataParallelOptions::units
+};
+
+/// Trains a model on a mesh.
+class Parallel : public TrainingStep<Parallel> {
+ public:
+  /// Makes the model context-parallel where the partition has several sequence blocks, until this object is destroyed,
+  /// and the training mode that the axes ask for: GradientAccumulation on one rank, DistributedDataParallel, or with an
+  /// axis fsdp ShardedDataParallel. `module` must outlive this object. Collective. Throws InvalidArgument for a mesh
+  /// that does not fit the partition, dp and fsdp both above 1, and patterns that name no module; otherwise as these
+  /// modes.
+  Parallel(nn::Module& module, const DeviceMesh& mesh, const ParallelOptions& options = {});
+  ~Parallel();
+  Parallel(const Parallel&) = delete;
+  Parallel& operator=(const Parallel&) = delete;
+
+  Tensor operator()(const Tensor& x);                    ///< the mode's: the module's forward
+  Tensor operator()(const std::vector<Tensor>& inputs);  ///< the module's forward_inputs
+  nn::Module& module() const;                            ///< the module that was passed to the constructor
+  std::shared_ptr<ProcessGroup> group() const;    ///< of the ranks that share gradients; null: this process alone
+  std::vector<nn::Parameter> parameters() const;  ///< for an optimizer; with fsdp this rank's pieces
+  std::vector<ShardedParameter> named_parameters() const;
+
+  int first_micro_batch() const;  ///< the number of this rank's first micro-batch in the step
+  int micro_batches() const;      ///< the number of this rank's micro-batches
+  /// This rank's blocks of the samples of its micro-batches: parallel::split_sequence along cp. With one sequence block
+  /// the tensors themselves.
+  std::vector<Tensor> split_sequence(const std::vector<Tensor>& batch) const;
+
+  // backward(x, y, loss_fn), evaluate(x, y, loss_fn): see step.h. `x` and `y` are what split_sequence returns.
+
+  double clip_grad_norm_(double max_norm);
+  void gathered(FunctionRef<void()> body);
+  [[nodiscard]] NoSync no_sync();
+  void request_stop();
+  bool stop_requested() const;
+  TrainingStats stats() const;
+  TrafficStats& traffic();   ///< of group(); an axis counts its own: mesh["cp"].group()->traffic()
+  std::string plan() const;  ///< what the axes do, and memory and traffic of this rank, as text
+  /// Throw InvalidArgument: use DistributedDataParallel or ShardedDataParallel.
+  [[noreturn]] void join(FunctionRef<void()> body, const JoinOptions& options = {});
+  [[noreturn]] void register_comm_hook(const std::shared_ptr<CommHook>& hook);
+
+ private:
+  friend class TrainingStep<Parallel>;
+  friend class CheckpointModel;
+  friend class Recorder;
+  StepWatchers& watchers();
+  Tensor run(const Batch& batch, MicroBatchLoss loss_fn);
+  Tensor run_evaluation(const Batch& batch, MicroBatchLoss loss_fn);
+  std::shared_ptr<ModelState> model_state();
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace lockstep::parallel

@@ -1,0 +1,43 @@
+/// \file
+/// How the modules of a model are cut for tensor parallelism: pairs of a path pattern and a style.
+///
+///     ParallelPlan plan = {{"blocks.*.up", ColwiseParallel{}}, {"blocks.*.down", RowwiseParallel{}}};
+///
+/// Tensor parallelism is not built yet. Parallel accepts a plan and checks its patterns; with one tensor slice, the only
+/// number so far, a style changes nothing.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::parallel {
+
+/// A Linear whose outputs are cut.
+struct ColwiseParallel {
+  int parts = 1;               ///< the outputs are so many equal parts, each of which is cut: 3 for q, k and v in one
+  int multiple_of = 1;         ///< a slice of a part has a multiple of so many outputs: the size of a head
+  int repeat = 1;              ///< slices that share an output: for fewer heads of keys and values than slices
+  bool gather_output = false;  ///< whole outputs on every rank
+};
+/// A Linear whose inputs are cut, after one whose outputs are.
+struct RowwiseParallel {};
+/// An Embedding, or the Linear of the logits, that is cut along the vocabulary.
+struct VocabParallel {
+  bool gather_output = true;  ///< whole logits on every rank
+};
+/// A module outside of the cut ones that works on a part of the sequence.
+struct SequenceParallel {};
+/// A MultiheadAttention whose heads are cut.
+struct AttentionParallel {};
+/// A module that is recomputed in backward.
+struct Recompute {};
+
+using ParallelStyle = std::variant<ColwiseParallel, RowwiseParallel, VocabParallel, SequenceParallel, AttentionParallel,
+                                   Recompute>;                            ///< of one module
+using ParallelPlan = std::vector<std::pair<std::string, ParallelStyle>>;  ///< '*' stands for any text without '.'
+
+}  // namespace lockstep::parallel

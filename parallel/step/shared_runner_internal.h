@@ -1,0 +1,37 @@
+// Runners of modules whose forward several ranks compute together. Not installed.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "lockstep/nn/module_runner_internal.h"
+#include "lockstep/parallel/comm/process_group.h"
+
+namespace lockstep::parallel {
+
+class SharedRunner : public nn::ModuleRunner {
+ public:
+  explicit SharedRunner(std::shared_ptr<ProcessGroup> group) : group(std::move(group)) {}
+
+  const std::shared_ptr<ProcessGroup> group;   // of these ranks, each of which has a block of every sequence
+  std::int64_t runs() const { return runs_; }  // so far
+
+ protected:
+  void count_run() const { ++runs_; }
+
+ private:
+  mutable std::atomic<std::int64_t> runs_ = 0;
+};
+
+// The runners of `module` and all below it.
+std::vector<std::shared_ptr<const SharedRunner>> shared_runners(nn::Module& module);
+// Their groups, each once.
+std::vector<ProcessGroup*> runner_groups(nn::Module& module);
+// Throws InvalidArgument, naming `mode`, unless `group` (null: this process alone) has all ranks of the runners' groups:
+// each of them has a part of the gradients.
+void require_runner_ranks(const char* mode, nn::Module& module, const ProcessGroup* group);
+
+}  // namespace lockstep::parallel
