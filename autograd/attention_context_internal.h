@@ -43,6 +43,8 @@ class AttentionContextGuard {
 
 namespace lockstep {
 
+// The shape of a matrix for each of the leading dimensions.
+Shape with_matrix(Shape leading, std::int64_t rows, std::int64_t columns);
 // Throws InvalidArgument unless the dtypes, the devices and the last two sizes fit together, and for a dropout_p outside
 // [0, 1].
 void require_attention_operands(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options);

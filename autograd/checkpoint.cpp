@@ -87,6 +87,7 @@ class CheckpointNode final : public Node {
     inputs_.clear();
     captured_.clear();
     draws_.clear();
+    attention_.reset();
   }
   bool released() const override { return !function_; }
 

@@ -5,8 +5,10 @@
 #include <lockstep/lockstep.h>
 #include <lockstep/parallel/simulate/simulate.h>
 
+#include <cmath>
 #include <cstdint>
 #include <exception>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -91,5 +93,31 @@ class ShardedAdam {
 };
 std::unique_ptr<ShardedAdam> make_sharded_adam(const std::shared_ptr<par::ProcessGroup>& group, ls::nn::Module& model,
                                                double lr);
+
+// --- 12: ring_attention.cpp ----------------------------------------------------------------------------------------------
+// A sequence is divided into as many equal sequence blocks as there are ranks. Rank i has sequence block i: its tokens,
+// and their queries, keys and values, each of shape (batch, heads, tokens of the sequence block, dim), f64.
+struct BlockAttention {
+  ls::Tensor out;       // (batch, heads, tokens of the sequence block, dim)
+  ls::Tensor log_sums;  // (batch, heads, tokens of the sequence block, 1): log of the sum of exp of each query's scores
+};
+// Given: softmax(q k^T / sqrt(dim)) v, for the queries of one sequence block and the keys and values of one sequence
+// block. With `causal`, query i attends to keys 0 to i.
+inline BlockAttention attend(const ls::Tensor& q, const ls::Tensor& k, const ls::Tensor& v, bool causal) {
+  ls::Tensor scores = ls::matmul(q, k.transpose(-2, -1)) / std::sqrt(static_cast<double>(q.size(-1)));
+  if (causal)
+    scores = ls::masked_fill(scores, ls::triu(ls::ones({q.size(-2), k.size(-2)}), 1) > 0,
+                             -std::numeric_limits<double>::infinity());
+  const ls::Tensor log_sums = ls::logsumexp(scores, {-1}, true);
+  return {.out = ls::matmul(ls::exp(scores - log_sums), v), .log_sums = log_sums};
+}
+// Returns the positions of the tokens of `rank` in the whole sequence, which has `time` tokens: (time / size), int64.
+ls::Tensor positions(int rank, int size, std::int64_t time);
+// Returns the result of causal attention over the whole sequence, for this rank's queries. q, k and v are those of this
+// rank's sequence block, and do not change. In each of size - 1 passes every rank sends keys and values to rank + 1.
+ls::Tensor ring_attention(const ls::Tensor& q, const ls::Tensor& k, const ls::Tensor& v, par::ProcessGroup& group);
+// Returns, on every rank, the mean loss over the tokens of all ranks. `losses`, f64, has the losses of this rank's tokens.
+// The last rank has one loss fewer than the others: the last token of the sequence has no next token.
+double mean_loss(const ls::Tensor& losses, par::ProcessGroup& group);
 
 }  // namespace exercises

@@ -1,4 +1,5 @@
-// Forward hooks and runners of modules. A module without both has a null pointer, which operator() tests.
+// Forward hooks and runners of modules. A module that has never had one has a null pointer, which operator() tests.
+#include <atomic>
 #include <mutex>
 #include <utility>
 
@@ -56,7 +57,8 @@ Tensor Module::forward_with_hooks(std::vector<Tensor> inputs, bool is_single) co
   const auto own_forward = [&](const std::vector<Tensor>& x) {
     return is_single && x.size() == 1 ? forward(x[0]) : forward_inputs(x);
   };
-  Tensor y = hooks_->runner ? hooks_->runner->run(inputs, own_forward) : own_forward(inputs);
+  const std::shared_ptr<const ModuleRunner> runner = hooks_->runner;  // forward may replace it
+  Tensor y = runner ? runner->run(inputs, own_forward) : own_forward(inputs);
   for (const auto& hook : hooks_->copy(&Hooks::after)) {
     Tensor changed = (*hook)(*this, inputs, y);
     if (changed.defined()) y = std::move(changed);
@@ -65,6 +67,7 @@ Tensor Module::forward_with_hooks(std::vector<Tensor> inputs, bool is_single) co
 }
 
 void set_runner(Module& module, std::shared_ptr<const ModuleRunner> runner) {
+  if (!runner && !module.hooks_) return;
   if (!module.hooks_) module.hooks_ = std::make_shared<Module::Hooks>();
   module.hooks_->runner = std::move(runner);
 }
@@ -72,5 +75,13 @@ void set_runner(Module& module, std::shared_ptr<const ModuleRunner> runner) {
 std::shared_ptr<const ModuleRunner> runner_of(const Module& module) {
   return module.hooks_ ? module.hooks_->runner : nullptr;
 }
+
+namespace {
+constinit std::atomic<int> runners{0};
+}  // namespace
+
+ModuleRunner::ModuleRunner() { runners.fetch_add(1, std::memory_order_relaxed); }
+ModuleRunner::~ModuleRunner() { runners.fetch_sub(1, std::memory_order_relaxed); }
+bool ModuleRunner::exists() { return runners.load(std::memory_order_relaxed) > 0; }
 
 }  // namespace lockstep::nn

@@ -4,55 +4,30 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
-#include <sstream>
 
 #include "lockstep/base/error.h"
 #include "tools/explain.h"
 
 namespace {
 
-constexpr int kMostRanks = 512;  // more would be unreadable
-
-[[noreturn]] void fail(const std::string& text, const std::string& why) {
-  throw lockstep::InvalidArgument(
-      fmt::format("mesh \"{}\": {}; expected axes and sizes, for example pp=2,dp=2,tp=2", text.substr(0, 80), why));
-}
-
-SeenAxis parse_axis(const std::string& text, const std::string& axis) {
-  const std::size_t equal = axis.find('=');
-  SeenAxis parsed{.name = axis.substr(0, equal)};
-  if (parsed.name.empty()) fail(text, "an axis has no name");
-  if (equal == std::string::npos) fail(text, "axis " + parsed.name + " has no size");
-  const char* const end = axis.data() + axis.size();
-  const auto read = std::from_chars(axis.data() + equal + 1, end, parsed.size);
-  if (read.ec != std::errc() || read.ptr != end || parsed.size < 1)
-    fail(text, fmt::format("the size of {} is \"{}\"", parsed.name, axis.substr(equal + 1)));
-  return parsed;
-}
-
-int ranks_of(const SeenMesh& mesh) {
-  int ranks = 1;
-  for (const SeenAxis& axis : mesh) ranks *= axis.size;
-  return ranks;
-}
+using lockstep::parallel::MeshAxis;
 
 // Ranks between neighbours along axis `a`.
-int stride_of(const SeenMesh& mesh, std::size_t a) {
+int stride_of(const MeshAxes& mesh, std::size_t a) {
   int stride = 1;
   for (std::size_t i = a + 1; i < mesh.size(); ++i) stride *= mesh[i].size;
   return stride;
 }
 
-int coordinate(const SeenMesh& mesh, std::size_t a, int rank) { return rank / stride_of(mesh, a) % mesh[a].size; }
+int coordinate(const MeshAxes& mesh, std::size_t a, int rank) { return rank / stride_of(mesh, a) % mesh[a].size; }
 
-std::string shape_text(const SeenMesh& mesh) {
+std::string shape_text(const MeshAxes& mesh) {
   std::string text;
-  for (const SeenAxis& axis : mesh) text += fmt::format("{}{} {}", text.empty() ? "" : " x ", axis.name, axis.size);
+  for (const MeshAxis& axis : mesh) text += fmt::format("{}{} {}", text.empty() ? "" : " x ", axis.name, axis.size);
   return text;
 }
 
-std::string groups_text(const SeenMesh& mesh, std::size_t a) {
+std::string groups_text(const MeshAxes& mesh, std::size_t a) {
   std::string text;
   for (const std::vector<int>& group : groups_of(mesh, a))
     text += fmt::format("{}{}", text.empty() ? "" : " | ", fmt::join(group, " "));
@@ -60,7 +35,7 @@ std::string groups_text(const SeenMesh& mesh, std::size_t a) {
 }
 
 // A cell for each rank, in the order of ranks. Ranks of one group of the axis have one colour.
-std::string axis_figure(const SeenMesh& mesh, std::size_t a) {
+std::string axis_figure(const MeshAxes& mesh, std::size_t a) {
   constexpr int kCell = 44, kColumns = 16;
   const int ranks = ranks_of(mesh), columns = std::min(ranks, kColumns), rows = (ranks + kColumns - 1) / kColumns;
   const std::vector<std::vector<int>> groups = groups_of(mesh, a);
@@ -81,24 +56,7 @@ std::string axis_figure(const SeenMesh& mesh, std::size_t a) {
 
 }  // namespace
 
-SeenMesh parse_mesh(const std::string& text) {
-  SeenMesh mesh;
-  std::istringstream axes(text);
-  int ranks = 1;
-  for (std::string each; std::getline(axes, each, ',');) {
-    each.erase(0, each.find_first_not_of(' '));
-    const SeenAxis axis = parse_axis(text, each);
-    if (std::ranges::find(mesh, axis.name, &SeenAxis::name) != mesh.end())
-      fail(text, "axis " + axis.name + " is named twice");
-    if (axis.size > kMostRanks / ranks) fail(text, fmt::format("more than {} ranks", kMostRanks));
-    ranks *= axis.size;
-    mesh.push_back(axis);
-  }
-  if (mesh.empty()) fail(text, "there is no axis");
-  return mesh;
-}
-
-std::vector<std::vector<int>> groups_of(const SeenMesh& mesh, std::size_t a) {
+std::vector<std::vector<int>> groups_of(const MeshAxes& mesh, std::size_t a) {
   std::vector<std::vector<int>> groups;
   const int stride = stride_of(mesh, a);
   for (int rank = 0; rank < ranks_of(mesh); ++rank) {
@@ -109,11 +67,11 @@ std::vector<std::vector<int>> groups_of(const SeenMesh& mesh, std::size_t a) {
   return groups;
 }
 
-std::string mesh_text(const SeenMesh& mesh) {
+std::string mesh_text(const MeshAxes& mesh) {
   std::string text =
       fmt::format("{} ranks: {}; {} varies fastest\n\nrank", ranks_of(mesh), shape_text(mesh), mesh.back().name);
-  const auto width = [](const SeenAxis& axis) { return std::max<std::size_t>(axis.name.size(), 3); };
-  for (const SeenAxis& axis : mesh) text += fmt::format("  {:>{}}", axis.name, width(axis));
+  const auto width = [](const MeshAxis& axis) { return std::max<std::size_t>(axis.name.size(), 3); };
+  for (const MeshAxis& axis : mesh) text += fmt::format("  {:>{}}", axis.name, width(axis));
   for (int rank = 0; rank < ranks_of(mesh); ++rank) {
     text += fmt::format("\n{:>4}", rank);
     for (std::size_t a = 0; a < mesh.size(); ++a)
@@ -121,13 +79,13 @@ std::string mesh_text(const SeenMesh& mesh) {
   }
   text += "\n\ngroups of each axis, separated by |\n";
   std::size_t longest = 0;
-  for (const SeenAxis& axis : mesh) longest = std::max(longest, axis.name.size());
+  for (const MeshAxis& axis : mesh) longest = std::max(longest, axis.name.size());
   for (std::size_t a = 0; a < mesh.size(); ++a)
     text += fmt::format("{:<{}}  {}\n", mesh[a].name, longest, groups_text(mesh, a));
   return text;
 }
 
-std::string mesh_html(const SeenMesh& mesh) {
+std::string mesh_html(const MeshAxes& mesh) {
   std::string body = fmt::format(
       "<h1>{}</h1>\n<p>{} ranks, numbered in row-major order: {} varies fastest. Ranks of one colour form a "
       "group.</p>\n",

@@ -4,16 +4,9 @@
 #include <string>
 #include <vector>
 
-// One axis, for example {"dp", 2}.
-struct SeenAxis {
-  std::string name;
-  int size = 1;
-};
-using SeenMesh = std::vector<SeenAxis>;
+#include "tools/mesh_axes.h"
 
-// "pp=2,dp=2,tp=2". Throws lockstep::InvalidArgument for anything else.
-SeenMesh parse_mesh(const std::string& text);
 // The groups of axis `a`: the ranks that differ in its coordinate alone.
-std::vector<std::vector<int>> groups_of(const SeenMesh& mesh, std::size_t a);
-std::string mesh_text(const SeenMesh& mesh);
-std::string mesh_html(const SeenMesh& mesh);
+std::vector<std::vector<int>> groups_of(const MeshAxes& mesh, std::size_t a);
+std::string mesh_text(const MeshAxes& mesh);
+std::string mesh_html(const MeshAxes& mesh);

@@ -3,6 +3,7 @@
 //   lockstep-explain reduce_scatter --ranks 4
 //   lockstep-explain memory --stage 3 --ranks 8 --parameters 124000000
 //   lockstep-explain mesh pp=2,dp=2,tp=2
+//   lockstep-explain ring_attention --ranks 4 --zigzag
 //   lockstep-explain scaling --model 784x512x10 --link 10GbE --ranks 1..1024
 //   lockstep-explain report trace.json --out report.html
 #include <fmt/format.h>
@@ -19,6 +20,7 @@
 #include "tools/explain_memory.h"
 #include "tools/explain_mesh.h"
 #include "tools/explain_report.h"
+#include "tools/explain_ring_attention.h"
 #include "tools/explain_scaling.h"
 
 namespace par = lockstep::parallel;
@@ -31,8 +33,10 @@ struct Arguments {
   CollectiveQuestion all_reduce, reduce_scatter = {.collective = par::Collective::kReduceScatter},
                                  all_gather = {.collective = par::Collective::kAllGather};
   MemoryQuestion memory;
+  RingAttentionQuestion ring_attention;
   ScalingQuestion scaling;
   ReportQuestion report;
+  bool zigzag = false;  // was given; the default of ring_attention
   std::string html, save_profile, mesh;
 };
 
@@ -120,6 +124,21 @@ CLI::App& declare_mesh(CLI::App& app, Arguments& arguments) {
   return mesh;
 }
 
+CLI::App& declare_ring_attention(CLI::App& app, Arguments& arguments) {
+  RingAttentionQuestion& question = arguments.ring_attention;
+  CLI::App& ring =
+      *app.add_subcommand("ring_attention", "shows the steps of ring attention: parts, work and bytes of each rank");
+  ring.add_option("--ranks", question.ranks, "number of ranks that share each sequence")
+      ->check(command_line::range(2, kDrawnRanks));
+  ring.add_flag("--zigzag", arguments.zigzag,
+                "each rank has an early and a late half block of the sequence; the default");
+  ring.add_flag("--plain", question.plain, "each rank has two half blocks that follow each other");
+  ring.add_flag("--no-causal", question.no_causal, "attention without a causal mask");
+  ring.add_option("--html", arguments.html, "draw pairs of half blocks and times as a page, into this file")
+      ->type_name("FILE");
+  return ring;
+}
+
 CLI::App& declare_scaling(CLI::App& app, Arguments& arguments) {
   ScalingQuestion& question = arguments.scaling;
   CLI::App& scaling = *app.add_subcommand("scaling", "predicts the step time of DP and DDP on more devices");
@@ -177,9 +196,18 @@ int explain_memory(const CLI::App& app, const MemoryQuestion& question) {
 }
 
 int explain_mesh(const std::string& axes, const std::string& html) {
-  const SeenMesh mesh = parse_mesh(axes);
+  const MeshAxes mesh = parse_mesh(axes);
   fmt::print("{}", mesh_text(mesh));
   if (!html.empty()) write_page(html, mesh_html(mesh));
+  return 0;
+}
+
+int explain_ring_attention(const Arguments& arguments) {
+  if (arguments.zigzag && arguments.ring_attention.plain)
+    throw CLI::ValidationError("--plain", "is another kind of ring than --zigzag\nLeave one of the two out");
+  const SeenRing ring = ring_of(arguments.ring_attention);
+  fmt::print("{}", ring_text(ring));
+  if (!arguments.html.empty()) write_page(arguments.html, ring_html(ring));
   return 0;
 }
 
@@ -210,6 +238,7 @@ int main(int argc, char** argv) {
       declare_half(app, arguments, arguments.all_gather, "runs an all-gather and prints every message");
   const CLI::App& memory = declare_memory(app, arguments);
   const CLI::App& mesh = declare_mesh(app, arguments);
+  const CLI::App& ring_attention = declare_ring_attention(app, arguments);
   const CLI::App& scaling = declare_scaling(app, arguments);
   declare_report(app, arguments);
   command_line::complete(app);
@@ -220,6 +249,7 @@ int main(int argc, char** argv) {
     if (all_gather.parsed()) return explain_collective(arguments.all_gather, arguments.html);
     if (memory.parsed()) return explain_memory(memory, arguments.memory);
     if (mesh.parsed()) return explain_mesh(arguments.mesh, arguments.html);
+    if (ring_attention.parsed()) return explain_ring_attention(arguments);
     if (scaling.parsed()) return explain_scaling(scaling, arguments);
     fmt::print("{}", make_report(arguments.report));
     return 0;

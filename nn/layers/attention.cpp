@@ -9,6 +9,7 @@
 #include "lockstep/nn/init.h"
 #include "lockstep/nn/initial_internal.h"
 #include "lockstep/nn/layers/layers.h"
+#include "lockstep/nn/module_runner_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::nn {
@@ -91,6 +92,11 @@ MultiheadAttention::MultiheadAttention(std::int64_t width, std::int64_t heads, c
 
 Tensor MultiheadAttention::forward(const Tensor& query, const Tensor& key, const Tensor& value,
                                    const MultiheadAttentionMasks& masks) const {
+  return with_runner(*this, [&] { return attend(query, key, value, masks); });
+}
+
+Tensor MultiheadAttention::attend(const Tensor& query, const Tensor& key, const Tensor& value,
+                                  const MultiheadAttentionMasks& masks) const {
   check_inputs(query, key, value, width_, options_.batch_first ? 0 : 1);
   const bool has_batch = query.dim() == 3, turned = has_batch && !options_.batch_first;
   const auto batch_first = [&](const Tensor& x) { return turned ? x.transpose(0, 1) : has_batch ? x : x.unsqueeze(0); };

@@ -47,6 +47,9 @@ class MultiheadAttention : public Module {
   Linear& out_proj;           ///< the projection of the result
 
  private:
+  Tensor attend(const Tensor& query, const Tensor& key, const Tensor& value,
+                const MultiheadAttentionMasks& masks) const;
+
   std::int64_t width_, heads_;
   MultiheadAttentionOptions options_;
 };

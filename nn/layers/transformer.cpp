@@ -2,6 +2,7 @@
 
 #include "lockstep/autograd/ops/functions.h"
 #include "lockstep/base/check_internal.h"
+#include "lockstep/nn/module_runner_internal.h"
 
 namespace lockstep::nn {
 namespace {
@@ -38,12 +39,14 @@ Tensor TransformerEncoderLayer::feedforward(const Tensor& x) const {
 }
 
 Tensor TransformerEncoderLayer::forward(const Tensor& x, const MultiheadAttentionMasks& masks) const {
-  if (norm_first_) {
-    const Tensor y = x + attention(norm1(x), masks);
-    return y + feedforward(norm2(y));
-  }
-  const Tensor y = norm1(x + attention(x, masks));
-  return norm2(y + feedforward(y));
+  return with_runner(*this, [&] {
+    if (norm_first_) {
+      const Tensor y = x + attention(norm1(x), masks);
+      return y + feedforward(norm2(y));
+    }
+    const Tensor y = norm1(x + attention(x, masks));
+    return norm2(y + feedforward(y));
+  });
 }
 
 TransformerEncoder::TransformerEncoder(std::int64_t num_layers, std::int64_t width, std::int64_t heads,
@@ -55,12 +58,14 @@ TransformerEncoder::TransformerEncoder(std::int64_t num_layers, std::int64_t wid
 }
 
 Tensor TransformerEncoder::forward(const Tensor& x, const MultiheadAttentionMasks& masks) const {
-  Tensor y = x;
-  for (const Module& module : layers) {
-    const auto& layer = static_cast<const TransformerEncoderLayer&>(module);
-    y = masked_call(layer, y, masks, [&] { return layer.forward(y, masks); });
-  }
-  return norm_ ? (*norm_)(y) : y;
+  return with_runner(*this, [&] {
+    Tensor y = x;
+    for (const Module& module : layers) {
+      const auto& layer = static_cast<const TransformerEncoderLayer&>(module);
+      y = masked_call(layer, y, masks, [&] { return layer.forward(y, masks); });
+    }
+    return norm_ ? (*norm_)(y) : y;
+  });
 }
 
 }  // namespace lockstep::nn

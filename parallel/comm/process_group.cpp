@@ -325,7 +325,7 @@ std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
                                                           .authenticate = options.authenticate}),
                                               options);
   const bool ranks_are_threads = options.backend == "local" || options.backend == "sim";
-  if (ranks_are_threads && group->size() > 1) random::become_rank();
+  if (ranks_are_threads && group->size() > 1) group->rank_state_ = random::become_rank();
   return group;
 }
 

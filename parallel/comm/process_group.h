@@ -199,6 +199,7 @@ class ProcessGroup {
 
  private:
   friend class PhaseGuard;
+  friend std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options);
   std::shared_ptr<ScratchStore> make_backend(const std::shared_ptr<FormationWatch>& watch);
   std::shared_ptr<FormationWatch> watch_split(std::uint64_t number) const;
   std::uint64_t next_number(const Call& call);
@@ -228,7 +229,8 @@ class ProcessGroup {
   std::uint32_t failed_steps_ = 0;       // see step_failed
   std::vector<std::uint64_t> messages_;  // messages so far by rank: sent, then received
   std::uint64_t splits_ = 0;
-  int trace_group_ = 0;  // identifies this group's collectives in a trace; the same on all its ranks
+  std::shared_ptr<void> rank_state_;  // keeps the random state of a rank that is a thread; shared with parts
+  int trace_group_ = 0;               // identifies this group's collectives in a trace; the same on all its ranks
   std::vector<std::shared_ptr<Work>> unfinished_;  // operations whose results are not copied to the user's tensors yet
 };
 

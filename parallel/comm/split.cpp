@@ -62,6 +62,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key) {
   if (place_.store)
     place.store = std::make_shared<PrefixStore>(fmt::format("split/{}/{}/", number, color), place_.store);
   auto part = std::make_shared<ProcessGroup>(std::move(place), options_);
+  part->rank_state_ = rank_state_;
   part->trace_group_ = static_cast<std::uint16_t>(31 * trace_group_ + 7 * static_cast<int>(number) + color % 1024 + 1);
   return part;
 }

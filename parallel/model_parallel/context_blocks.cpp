@@ -9,15 +9,15 @@ BlockPair SequenceBlocks::pair(int queries_of, int keys_of, std::int64_t time, b
   if (!causal) return all;
   if (queries_of == keys_of) return {0, time, time, true};
   if (!is_zigzag) return keys_of < queries_of ? all : none;
-  // An earlier block's first chunk is before both of ours, its second chunk behind both. Of a later block, both chunks
-  // are between ours.
+  // An earlier rank's first half block is before both of ours, its second one behind both. Both half blocks of a later
+  // rank are between ours.
   return keys_of < queries_of ? BlockPair{0, time, time / 2, false} : BlockPair{time / 2, time / 2, time, false};
 }
 
 Tensor SequenceBlocks::part(const Tensor& x, std::int64_t dim, int block) const {
-  const std::int64_t each = x.size(dim) / chunks();
+  const std::int64_t each = x.size(dim) / parts();
   const Tensor first = x.narrow(dim, block * each, each);
-  return is_zigzag ? cat({first, x.narrow(dim, (chunks() - 1 - block) * each, each)}, dim) : first;
+  return is_zigzag ? cat({first, x.narrow(dim, (parts() - 1 - block) * each, each)}, dim) : first;
 }
 
 }  // namespace lockstep::parallel

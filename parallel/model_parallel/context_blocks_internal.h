@@ -1,4 +1,4 @@
-// The blocks of a sequence: which positions a rank has, and which pairs of blocks attend to each other. Not installed.
+// Sequence blocks: which positions a rank has, and which pairs of sequence blocks attend to each other. Not installed.
 #pragma once
 
 #include <cstdint>
@@ -7,21 +7,21 @@
 
 namespace lockstep::parallel {
 
-// The part of a block of queries and a block of keys in which causal attention has weights. Keys are the first `keys`
-// of their block.
+// The part of a sequence block's queries and another's keys in which causal attention has weights. Keys are the first
+// `keys` of their sequence block.
 struct BlockPair {
   std::int64_t first_query, queries, keys;  // queries 0: no weights
   bool causal;                              // query i attends to keys 0 to i of the pair
 };
 
 struct SequenceBlocks {
-  int count, own;  // own: this rank's block
+  int count, own;  // own: this rank's
   bool is_zigzag;
 
-  // Chunks of a block: with zigzag (own, 2 count - 1 - own) of 2 count, otherwise `own` of `count`.
-  int chunks() const { return is_zigzag ? 2 * count : count; }
-  // The block that this rank folds after `step` others: as a ring passes them on.
-  int folded(int step) const { return (own - step + count) % count; }
+  // Equal parts of the sequence: with zigzag two half blocks for each rank (own, 2 count - 1 - own), otherwise one.
+  int parts() const { return is_zigzag ? 2 * count : count; }
+  // The sequence block that reaches this rank after `step` passes round the ring.
+  int reached(int step) const { return (own - step + count) % count; }
   BlockPair pair(int queries_of, int keys_of, std::int64_t time, bool causal) const;
   // The part of `x`, whose dimension `dim` is the whole sequence, that belongs to `block`.
   Tensor part(const Tensor& x, std::int64_t dim, int block) const;

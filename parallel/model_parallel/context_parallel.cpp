@@ -1,14 +1,19 @@
 #include "lockstep/parallel/model_parallel/context_parallel.h"
 
+#include <span>
+#include <string>
 #include <utility>
 
 #include "lockstep/autograd/attention_context_internal.h"
 #include "lockstep/autograd/node.h"
 #include "lockstep/autograd/ops/creation.h"
 #include "lockstep/base/check_internal.h"
+#include "lockstep/nn/hash_internal.h"
 #include "lockstep/parallel/model_parallel/ring_internal.h"
 #include "lockstep/parallel/model_parallel/ulysses_internal.h"
+#include "lockstep/parallel/step/model_check_internal.h"
 #include "lockstep/parallel/step/shared_runner_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::parallel {
 namespace {
@@ -17,11 +22,22 @@ SequenceBlocks blocks_of(const DeviceMesh& axis, ContextAttention attention) {
   return {.count = axis.size(), .own = axis.rank(), .is_zigzag = attention == ContextAttention::kRingZigzag};
 }
 
+const char* text_of(ContextAttention attention) {
+  constexpr const char* kNames[] = {"kRingZigzag", "kRing", "kUlysses"};
+  return kNames[static_cast<std::size_t>(attention)];
+}
+
 void require_one_axis(const char* op, const DeviceMesh& axis) {
   const std::vector<MeshAxis> axes = axis.axes();
-  LOCKSTEP_CHECK(axes.size() == 1, "{}: the mesh has the axes {}; pass one of them: mesh[\"{}\"]", op, axis.to_string(),
-                 axes.back().name);
+  LOCKSTEP_CHECK(axes.size() == 1,
+                 "{}: the mesh has the axes {}; pass the one whose ranks share each sequence, for example mesh[\"cp\"]",
+                 op, axis.to_string());
 }
+
+// Attached to a group: how split_sequence has cut the last sequences.
+struct LastSplit {
+  bool is_any = false, is_zigzag = false;
+};
 
 // Installs itself as the attention context of what runs in a module and below it.
 class ContextRunner final : public SharedRunner, public autograd::AttentionContext {
@@ -37,6 +53,10 @@ class ContextRunner final : public SharedRunner, public autograd::AttentionConte
 
   Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options) const override {
     require(q, k, v, options);
+    if (q.size(-2) == 0) {  // no positions on any rank
+      const autograd::AttentionContextGuard without_context(nullptr);
+      return scaled_dot_product_attention(q, k, v, {.scale = options.scale, .enable_gqa = options.enable_gqa});
+    }
     if (options_.attention == ContextAttention::kUlysses) return ulysses_attention(group, q, k, v, options);
     return ring_attention({group, blocks_, options_.gather_keys}, q, k, v, options);
   }
@@ -52,30 +72,67 @@ class ContextRunner final : public SharedRunner, public autograd::AttentionConte
 
 void ContextRunner::require(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options) const {
   require_attention_operands(q, k, v, options);
-  LOCKSTEP_CHECK(q.size(-2) == k.size(-2),
-                 "context_parallel: q is {}, k is {}; expected queries and keys of the same positions", describe(q),
-                 describe(k));
+  LOCKSTEP_CHECK(
+      q.size(-2) == k.size(-2),
+      "context_parallel: q is {}, k is {}; expected as many queries as keys: cross-attention to another length "
+      "is not supported",
+      describe(q), describe(k));
   LOCKSTEP_CHECK(!blocks_.is_zigzag || q.size(-2) % 2 == 0,
-                 "context_parallel: {} positions on this rank are not two equal chunks, as kRingZigzag needs; cut "
+                 "context_parallel: {} positions on this rank are not two equal half blocks, as kRingZigzag needs; cut "
                  "sequences with split_sequence",
                  q.size(-2));
+  const LastSplit& split = group->attachment<LastSplit>();
+  LOCKSTEP_CHECK(
+      !split.is_any || split.is_zigzag == blocks_.is_zigzag,
+      "context_parallel: the module's attention is {}, but split_sequence has cut the sequences {}; pass the "
+      "same ContextAttention to both",
+      text_of(options_.attention), split.is_zigzag ? "for kRingZigzag" : "for kRing and kUlysses");
   const Tensor& mask = options.attn_mask;
   if (!mask.defined()) return;
   LOCKSTEP_CHECK(!autograd::requires_grad(mask),
                  "context_parallel: attn_mask requires grad, which is not supported; pass mask.detach()");
+  LOCKSTEP_CHECK(mask.dim() >= 1,
+                 "context_parallel: attn_mask has no dimensions; expected (..., time, time of all ranks)");
   LOCKSTEP_CHECK(mask.size(-1) == 1 || mask.size(-1) == all_keys(q.size(-2)),
                  "context_parallel: attn_mask is {}; expected (..., {}, {}): rows for the {} positions of this rank, "
                  "columns for those of all {} ranks, in global order",
                  describe(mask), q.size(-2), all_keys(q.size(-2)), q.size(-2), blocks_.count);
-  Shape scores = attention_batch(q, options.enable_gqa ? q : k, options.enable_gqa ? q : v);
+  if (options.enable_gqa) return;  // checked with grouped heads
+  Shape scores = attention_batch(q, k, v);
   scores.push_back(q.size(-2)), scores.push_back(all_keys(q.size(-2)));
   require_attention_mask(mask, q, scores, options.is_causal);
+}
+
+// Sequences of several batches would be mixed without an error.
+void require_same_batch(const std::vector<Tensor>& batch, ProcessGroup& group) {
+  nn::Hash hash;
+  for (const Tensor& each : batch) {
+    if (!each.defined()) continue;
+    const std::string text = describe(each);
+    hash.update(std::as_bytes(std::span(text)));
+    hash.update(nn::bytes_of(raw::contiguous(raw::to(each.detach(), Device()))));
+  }
+  const Tensor own = tensor({static_cast<std::int64_t>(hash.digest())}),
+               all = raw::empty({group.size()}, {.dtype = kInt64});
+  group.all_gather(all, own, {.phase = Phase::kInputs, .name = "split_sequence"})->wait();
+  const std::span<const std::int64_t> hashes = all.span<std::int64_t>();
+  for (int r = 1; r < group.size(); ++r)
+    LOCKSTEP_CHECK(
+        hashes[static_cast<std::size_t>(r)] == hashes[0],
+        "split_sequence: rank {} of the axis has other tensors than rank 0, but all ranks along it must load "
+        "the same sequences; give a sampler the rank and size of the axis dp, or those of "
+        "run.first_micro_batch()",
+        r);
 }
 
 }  // namespace
 
 void context_parallel(nn::Module& module, const DeviceMesh& axis, const ContextParallelOptions& options) {
   require_one_axis("context_parallel", axis);
+  if (axis.size() > 1)
+    check_same_text("context_parallel: ranks have different options",
+                    fmt::format("{}{}", text_of(options.attention), options.gather_keys ? ", .gather_keys" : ""),
+                    *axis.group());
   nn::set_runner(module, axis.size() > 1 ? std::make_shared<const ContextRunner>(axis, options) : nullptr);
 }
 
@@ -83,16 +140,22 @@ std::vector<Tensor> split_sequence(const std::vector<Tensor>& batch, const Devic
                                    ContextAttention attention) {
   require_one_axis("split_sequence", axis);
   const SequenceBlocks blocks = blocks_of(axis, attention);
+  if (blocks.count == 1) return batch;
+  require_same_batch(batch, *axis.group());
+  axis.group()->attachment<LastSplit>() = {.is_any = true, .is_zigzag = blocks.is_zigzag};
   std::vector<Tensor> own;
   for (std::size_t i = 0; i < batch.size(); ++i) {
     const Tensor& whole = batch[i];
-    LOCKSTEP_CHECK(whole.defined() && whole.dim() >= 2, "split_sequence: tensor {} is {}; expected (batch, time, ...)",
+    LOCKSTEP_CHECK(whole.defined() && whole.dim() >= 2,
+                   "split_sequence: tensor {} is {}; expected (batch, time, ...): positions are "
+                   "arange(time).expand({{batch, time}})",
                    i, whole.defined() ? describe(whole) : "undefined");
-    LOCKSTEP_CHECK(whole.size(1) % blocks.chunks() == 0,
-                   "split_sequence: tensor {} is {}: {} positions cannot be cut into {} equal chunks{}; pad them to {}",
-                   i, describe(whole), whole.size(1), blocks.chunks(), blocks.is_zigzag ? " (2 for each rank)" : "",
-                   (whole.size(1) / blocks.chunks() + 1) * blocks.chunks());
-    own.push_back(blocks.count == 1 ? whole : blocks.part(whole, 1, blocks.own).contiguous());
+    LOCKSTEP_CHECK(whole.size(1) % blocks.parts() == 0,
+                   "split_sequence: tensor {} is {}: {} positions cannot be cut into {} equal parts{}; use sequences "
+                   "of {} positions",
+                   i, describe(whole), whole.size(1), blocks.parts(), blocks.is_zigzag ? " (2 for each rank)" : "",
+                   (whole.size(1) / blocks.parts() + 1) * blocks.parts());
+    own.push_back(blocks.part(whole, 1, blocks.own).contiguous());
   }
   return own;
 }

@@ -11,6 +11,7 @@
 #include <fmt/ranges.h>
 
 #include "lockstep/base/check_internal.h"
+#include "lockstep/base/finally_internal.h"
 #include "lockstep/nn/module_runner_internal.h"
 #include "lockstep/parallel/checkpoint/checkpoint.h"
 #include "lockstep/parallel/model_parallel/styles_internal.h"
@@ -67,8 +68,10 @@ void check_partition(const Partition& partition, const DeviceMesh& mesh, const s
                  "Parallel: {} tensor slices, but tensor parallelism is not built yet; use 1", partition.tensor_slices);
   const int blocks = ranks_of(mesh, "cp"), ranks = ranks_of(mesh, data_axis), all = partition.micro_batches;
   LOCKSTEP_CHECK(partition.sequence_blocks == blocks,
-                 "Parallel: {} sequence blocks, but axis cp has {} rank{}; expected as many ranks as blocks",
-                 partition.sequence_blocks, blocks, blocks == 1 ? "" : "s");
+                 "Parallel: axis cp has {} rank{}, but the partition has {} sequence block{}; set "
+                 ".partition.sequence_blocks to {}",
+                 blocks, blocks == 1 ? "" : "s", partition.sequence_blocks, partition.sequence_blocks == 1 ? "" : "s",
+                 blocks);
   std::vector<int> possible;
   for (int n = 1; n <= all; ++n) {
     if (has_same_bits(partition, n)) possible.push_back(n);
@@ -117,12 +120,21 @@ Mode make_mode(nn::Module& module, std::shared_ptr<ProcessGroup> group, int micr
 // Makes a module context-parallel while it exists.
 class ContextParallelGuard {
  public:
-  ContextParallelGuard(nn::Module& module, const DeviceMesh& axis, ContextAttention attention) : module_(module) {
-    context_parallel(module, axis, {.attention = attention});
+  ContextParallelGuard(nn::Module& module, const DeviceMesh& axis, const ContextParallelOptions& options)
+      : module_(module) {
+    context_parallel(module, axis, options);
   }
   ~ContextParallelGuard() { nn::set_runner(module_, nullptr); }
   ContextParallelGuard(const ContextParallelGuard&) = delete;
   ContextParallelGuard& operator=(const ContextParallelGuard&) = delete;
+
+  // Calls `body` while the module is not context-parallel.
+  void without(FunctionRef<void()> body) {
+    const std::shared_ptr<const nn::ModuleRunner> runner = nn::runner_of(module_);
+    nn::set_runner(module_, nullptr);
+    const Finally again([&] { nn::set_runner(module_, runner); });
+    body();
+  }
 
  private:
   nn::Module& module_;
@@ -154,18 +166,25 @@ Parallel::State::State(nn::Module& of, const DeviceMesh& mesh, const ParallelOpt
   const std::string data_axis = is_sharded ? "fsdp" : "dp";
   check_partition(partition, mesh, data_axis);
   check_plan("Parallel", module, options.plan);
+  for (const auto& [pattern, style] : options.plan)
+    LOCKSTEP_CHECK(!std::holds_alternative<Recompute>(style),
+                   "Parallel: the style Recompute (\"{}\") is not built yet; call autograd::checkpoint in the model",
+                   pattern);
   check_chain("Parallel", module, options.chain);
   LOCKSTEP_CHECK(options.chunks_per_rank >= 1, "Parallel: .chunks_per_rank is {}, expected 1 or more",
                  options.chunks_per_rank);
   micro_batches = partition.micro_batches / ranks_of(mesh, data_axis);
   first = has_axis(mesh, data_axis) ? mesh[data_axis].rank() * micro_batches : 0;
   if (has_axis(mesh, "cp")) blocks = mesh["cp"];
-  if (partition.sequence_blocks > 1) context.emplace(module, blocks, partition.attention);
+  LOCKSTEP_CHECK(!nn::runner_of(module), "Parallel: the model is context-parallel already; leave context_parallel out");
+  if (partition.sequence_blocks > 1)
+    context.emplace(module, blocks,
+                    ContextParallelOptions{.attention = partition.attention, .gather_keys = options.gather_keys});
   mode = make_mode(module, gradient_group(mesh, data_axis), micro_batches, is_sharded, options);
   const std::string blocks_text =
       partition.sequence_blocks == 1
-          ? "1 block"
-          : fmt::format("{} blocks, {}", partition.sequence_blocks, text_of(partition.attention));
+          ? "whole"
+          : fmt::format("{} sequence blocks, {}", partition.sequence_blocks, text_of(partition.attention));
   layout = fmt::format("micro-batches  {}, of which this rank has {} from {}\nsequence       {}\n",
                        partition.micro_batches, micro_batches, first, blocks_text);
 }
@@ -202,7 +221,8 @@ double Parallel::clip_grad_norm_(double max_norm) {
   return state_->with_mode([&](auto& mode) { return mode.clip_grad_norm_(max_norm); });
 }
 void Parallel::gathered(FunctionRef<void()> body) {
-  state_->with_mode([&](auto& mode) { mode.gathered(body); });
+  State& state = *state_;
+  state.with_mode([&](auto& mode) { mode.gathered([&] { state.context ? state.context->without(body) : body(); }); });
 }
 NoSync Parallel::no_sync() {
   return state_->with_mode([](auto& mode) { return mode.no_sync(); });
@@ -219,8 +239,9 @@ TrainingStats Parallel::stats() const {
 TrafficStats& Parallel::traffic() {
   return state_->with_mode([](auto& mode) -> TrafficStats& { return mode.traffic(); });
 }
-std::string Parallel::plan() const {
-  return state_->layout + state_->with_mode([](auto& mode) { return mode.plan().to_string(); });
+std::string Parallel::plan() const { return state_->layout + training_plan().to_string(); }
+TrainingPlan Parallel::training_plan() const {
+  return state_->with_mode([](auto& mode) { return mode.plan(); });
 }
 
 void Parallel::join(FunctionRef<void()> /*body*/, const JoinOptions& /*options*/) {

@@ -6,11 +6,11 @@
 ///     const auto mine = run.split_sequence({tokens, positions, targets});  // of this rank's micro-batches
 ///     run.backward({mine[0], mine[1]}, mine[2], loss_fn);
 ///
-/// The partition says into what a step is cut: micro-batches of the batch, and blocks of each sequence. The mesh says
+/// The partition says how a step is divided: into micro-batches of the batch, and sequence blocks. The mesh says
 /// which rank computes what. All meshes of one partition give the same bits.
 ///
-/// Axes are dp (the ranks have all parameters), fsdp (each has a part: ShardedDataParallel) and cp (each has a block of
-/// every sequence: context_parallel). An axis that the mesh lacks has one rank. tp and pp may be named, but tensor and
+/// Axes are dp (the ranks have all parameters), fsdp (each has a part: ShardedDataParallel) and cp (each has a
+/// sequence block: context_parallel). An axis that the mesh lacks has one rank. tp and pp may be named, but tensor and
 /// pipeline parallelism are not built yet, so they have one rank, too.
 #pragma once
 
@@ -30,7 +30,7 @@ namespace lockstep::parallel {
 
 class CommHook;
 
-/// Into what a step is cut. It fixes the bits.
+/// How a step is divided. It determines the bits.
 struct Partition {
   int micro_batches = 1;           ///< of the whole step, over all ranks
   int tensor_slices = 1;           ///< only 1 so far
@@ -44,11 +44,12 @@ enum class Schedule : std::uint8_t { kGPipe, k1F1B, kInterleaved, kZeroBubble };
 
 /// Options of Parallel.
 struct ParallelOptions {
-  Partition partition = {};
-  ParallelPlan plan = {};               ///< of tensor slices
-  std::vector<std::string> chain = {};  ///< patterns of the modules that a pipeline runs one after another
-  Schedule schedule = Schedule::k1F1B;  ///< of the pipeline
-  int chunks_per_rank = 1;              ///< of the pipeline
+  Partition partition = {};             ///< of a step
+  ParallelPlan plan = {};               ///< styles for tensor slices; checked, no effect so far
+  std::vector<std::string> chain = {};  ///< modules that a pipeline runs one after another; checked, no effect so far
+  Schedule schedule = Schedule::k1F1B;  ///< of a pipeline; no effect so far
+  int chunks_per_rank = 1;              ///< model chunks of a pipeline; no effect so far
+  bool gather_keys = false;             ///< of cp: ContextParallelOptions::gather_keys
   int stage = 3;                        ///< of fsdp: ShardedDataParallelOptions::stage
   std::vector<std::string> units = {};  ///< of fsdp: ShardedDataParallelOptions::units
 };
@@ -56,9 +57,8 @@ struct ParallelOptions {
 /// Trains a model on a mesh.
 class Parallel : public TrainingStep<Parallel> {
  public:
-  /// Makes the model context-parallel where the partition has several sequence blocks, until this object is destroyed,
-  /// and the training mode that the axes ask for: GradientAccumulation on one rank, DistributedDataParallel, or with an
-  /// axis fsdp ShardedDataParallel. `module` must outlive this object. Collective. Throws InvalidArgument for a mesh
+  /// Constructs GradientAccumulation (one rank), DistributedDataParallel, or ShardedDataParallel (axis fsdp). Until this
+  /// object is destroyed, the model is context-parallel if the partition has several sequence blocks. `module` must outlive this object. Collective. Throws InvalidArgument for a mesh
   /// that does not fit the partition, dp and fsdp both above 1, and patterns that name no module; otherwise as these
   /// modes.
   Parallel(nn::Module& module, const DeviceMesh& mesh, const ParallelOptions& options = {});
@@ -66,29 +66,32 @@ class Parallel : public TrainingStep<Parallel> {
   Parallel(const Parallel&) = delete;
   Parallel& operator=(const Parallel&) = delete;
 
-  Tensor operator()(const Tensor& x);                    ///< the mode's: the module's forward
+  Tensor operator()(const Tensor& x);                    ///< calls the module's forward through the training mode
   Tensor operator()(const std::vector<Tensor>& inputs);  ///< the module's forward_inputs
   nn::Module& module() const;                            ///< the module that was passed to the constructor
   std::shared_ptr<ProcessGroup> group() const;    ///< of the ranks that share gradients; null: this process alone
   std::vector<nn::Parameter> parameters() const;  ///< for an optimizer; with fsdp this rank's pieces
-  std::vector<ShardedParameter> named_parameters() const;
+  std::vector<ShardedParameter> named_parameters() const;  ///< the same with names and whole shapes
 
   int first_micro_batch() const;  ///< the number of this rank's first micro-batch in the step
   int micro_batches() const;      ///< the number of this rank's micro-batches
-  /// This rank's blocks of the samples of its micro-batches: parallel::split_sequence along cp. With one sequence block
+  /// This rank's sequence blocks of the samples of its micro-batches: parallel::split_sequence along cp. With one sequence block
   /// the tensors themselves.
   std::vector<Tensor> split_sequence(const std::vector<Tensor>& batch) const;
 
   // backward(x, y, loss_fn), evaluate(x, y, loss_fn): see step.h. `x` and `y` are what split_sequence returns.
 
-  double clip_grad_norm_(double max_norm);
+  double clip_grad_norm_(double max_norm);  ///< as in the training mode: all ranks must call it
+  /// Calls `body`, which may read all parameters. Meanwhile the model is not context-parallel: a rank may run it alone,
+  /// on whole sequences.
   void gathered(FunctionRef<void()> body);
-  [[nodiscard]] NoSync no_sync();
-  void request_stop();
-  bool stop_requested() const;
-  TrainingStats stats() const;
-  TrafficStats& traffic();   ///< of group(); an axis counts its own: mesh["cp"].group()->traffic()
-  std::string plan() const;  ///< what the axes do, and memory and traffic of this rank, as text
+  [[nodiscard]] NoSync no_sync();      ///< as in the training mode
+  void request_stop();                 ///< as in the training mode
+  bool stop_requested() const;         ///< as in the training mode
+  TrainingStats stats() const;         ///< of the reductions
+  TrafficStats& traffic();             ///< of group(); an axis counts its own: mesh["cp"].group()->traffic()
+  std::string plan() const;            ///< what the axes do, and training_plan(), as text
+  TrainingPlan training_plan() const;  ///< of the training mode, without the traffic of attention
   /// Throw InvalidArgument: use DistributedDataParallel or ShardedDataParallel.
   [[noreturn]] void join(FunctionRef<void()> body, const JoinOptions& options = {});
   [[noreturn]] void register_comm_hook(const std::shared_ptr<CommHook>& hook);

@@ -1,4 +1,4 @@
-// What travels round a ring: keys and values, and their gradients.
+// What ranks send round a ring: keys and values, and their gradients.
 #include <utility>
 
 #include "lockstep/parallel/model_parallel/ring_internal.h"
@@ -45,7 +45,7 @@ BlocksInTurn::BlocksInTurn(const Ring& ring, const Tensor& own, const Tensor& al
     : ring_(ring), current_(own), all_(all), pass_(ring, std::move(message)) {}
 
 Tensor BlocksInTurn::at(int step) {
-  if (all_.defined()) return all_.select(0, ring_.blocks.folded(step));
+  if (all_.defined()) return all_.select(0, ring_.blocks.reached(step));
   if (step > 0) current_ = pass_.wait();
   if (step + 1 < ring_.blocks.count) pass_.start(current_);
   return current_;
@@ -69,7 +69,7 @@ void BlockGradients::store(int step, const Tensor& contribution) {
     all_ = raw::zeros(shape, contribution.options());
   }
   if (!contribution.defined()) return;
-  raw::copy(contribution, all_.select(0, ring_.blocks.folded(step)).narrow(-2, 0, contribution.size(-2)));
+  raw::copy(contribution, all_.select(0, ring_.blocks.reached(step)).narrow(-2, 0, contribution.size(-2)));
 }
 
 Tensor BlockGradients::finish() { return ring_.gathers ? exchange() : pass_.wait(); }

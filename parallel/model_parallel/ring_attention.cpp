@@ -1,4 +1,4 @@
-// Ring attention: the merge of attention to one block of keys after another, and its backward.
+// Ring attention: the merge of attention to one sequence block after another, and its backward.
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -7,10 +7,10 @@
 
 #include "lockstep/autograd/attention_context_internal.h"
 #include "lockstep/autograd/grad_mode.h"
+#include "lockstep/autograd/ops/autocast_internal.h"
 #include "lockstep/autograd/ops/operations_internal.h"
 #include "lockstep/base/check_internal.h"
 #include "lockstep/parallel/model_parallel/ring_internal.h"
-#include "lockstep/tensor/half_dtypes_internal.h"
 #include "lockstep/tensor/ops/attention_internal.h"
 #include "lockstep/tensor/random/random_ops_internal.h"
 
@@ -19,46 +19,46 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// One attention of this rank's queries to all blocks: what forward and backward share. Tensors have no history.
+// One attention of this rank's queries to the keys of all ranks: what forward and backward share. Tensors have no history.
 class RingCall {
  public:
   RingCall(Ring ring, const Tensor& q, const AttentionOptions& options);
 
-  // Sets log_sums.
-  Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v);
-  Gradients backward(const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
-                     const Needs& needs);
+  // The operands of scaled_dot_product_attention: q with all leading dimensions, a mask of shape (..., time, time of all
+  // ranks), or undefined.
+  struct Operands {
+    Tensor q, k, v, mask;
+  };
+  // Sets log_sums_.
+  Tensor forward(const Operands& x);
+  Gradients backward(const Tensor& grad, const Operands& x, const Tensor& out, const Needs& needs);
 
  private:
-  BlockPair pair(int step, std::int64_t time) const {
-    return ring_.blocks.pair(ring_.blocks.own, ring_.blocks.folded(step), time, causal_);
+  BlockPair pair(int step) const {
+    return ring_.blocks.pair(ring_.blocks.own, ring_.blocks.reached(step), time_, causal_);
   }
   raw::AttentionSetting setting(const BlockPair& pair, random::Position dropout) const {
     return {.scale = scale_, .causal = pair.causal, .keep = keep_, .position = dropout};
   }
-  // The first rows of a block of keys or values as the pair's kernel takes them.
+  // The first rows of keys or values as the pair's kernel takes them.
   Tensor operand(const Tensor& block, const BlockPair& pair) const;
-  Tensor mask_of(int step) const;
-  void fold(const BlockPair& pair, raw::Attended block, Tensor& out);
+  Tensor mask_of(const Tensor& mask, int step) const;
+  void merge(const BlockPair& pair, raw::Attended block, bool is_masked, Tensor& out);
 
   Ring ring_;
   bool causal_;
   double scale_, keep_;
   Shape batch_;  // the leading dimensions of q
-  Tensor mask_;  // (..., time, time of all blocks), undefined: none
+  std::int64_t time_;
   Tensor all_k_, all_v_;
   Tensor log_sums_;                         // (batch..., time, 1): log-sum-exp of each query's scores
   std::vector<random::Position> dropouts_;  // by step that has weights
 };
 
-// As the kernels compute: in f32 on a CPU.
-Tensor widened(const Tensor& x) { return is_half(x.dtype()) && x.device().is_cpu() ? x.to(kFloat32) : x; }
-Tensor in_f32(const Tensor& x) { return is_half(x.dtype()) ? x.to(kFloat32) : x; }
+// The kernels of CPUs have no f16 and bf16.
+Tensor for_kernels(const Tensor& x) { return x.device().is_cpu() ? in_f32(x) : x; }
 
-Shape with_matrix(Shape leading, std::int64_t rows, std::int64_t columns) {
-  leading.push_back(rows), leading.push_back(columns);
-  return leading;
-}
+Shape leading_of(const Tensor& x) { return std::span(x.shape().begin(), x.shape().size() - 2); }
 
 Tensor rows_of(const Tensor& x, const BlockPair& pair) { return x.narrow(-2, pair.first_query, pair.queries); }
 
@@ -74,34 +74,34 @@ Tensor gathered(const Ring& ring, const Tensor& own, const char* name) {
 RingCall::RingCall(Ring ring, const Tensor& q, const AttentionOptions& options)
     : ring_(std::move(ring)), causal_(options.is_causal),
       scale_(options.scale.value_or(1 / std::sqrt(static_cast<double>(q.size(-1))))), keep_(1 - options.dropout_p),
-      batch_(std::span(q.shape().begin(), q.shape().size() - 2)), mask_(options.attn_mask) {}
+      batch_(leading_of(q)), time_(q.size(-2)) {}
 
 Tensor RingCall::operand(const Tensor& block, const BlockPair& pair) const {
-  return widened(block.narrow(-2, 0, pair.keys)).expand(with_matrix(batch_, pair.keys, block.size(-1)));
+  return for_kernels(block.narrow(-2, 0, pair.keys)).expand(with_matrix(batch_, pair.keys, block.size(-1)));
 }
 
 // Pairs with a mask are whole: a mask excludes .is_causal.
-Tensor RingCall::mask_of(int step) const {
-  if (!mask_.defined()) return {};
-  const bool is_wide = mask_.size(-1) > 1;
-  const Tensor own = is_wide ? ring_.blocks.part(mask_, -1, ring_.blocks.folded(step)) : mask_;
-  return in_f32(own).expand(with_matrix(batch_, log_sums_.size(-2), is_wide ? own.size(-1) : log_sums_.size(-2)));
+Tensor RingCall::mask_of(const Tensor& mask, int step) const {
+  if (!mask.defined()) return {};
+  const bool is_wide = mask.size(-1) > 1;
+  const Tensor own = is_wide ? ring_.blocks.part(mask, -1, ring_.blocks.reached(step)) : mask;
+  return in_f32(own).expand(with_matrix(batch_, time_, is_wide ? own.size(-1) : time_));
 }
 
-// Merges the results for one block with those before: with s the log-sum-exp so far and b the block's, the new one is
-// s + softplus(b - s), and out += sigmoid(b - s) (block - out). A query without a key in any block so far has s = -inf.
-void RingCall::fold(const BlockPair& pair, raw::Attended block, Tensor& out) {
+// Merges the results for one sequence block with those before: with s the log-sum-exp so far and b the new one, it
+// becomes s + softplus(b - s), and out += sigmoid(b - s) (block.out - out). A query without a key so far has s = -inf.
+void RingCall::merge(const BlockPair& pair, raw::Attended block, bool is_masked, Tensor& out) {
   Tensor sums = block.log_sums.reshape(with_matrix(batch_, pair.queries, 1));
-  if (mask_.defined()) sums = where(sums == kInfinity, -kInfinity, sums);  // the kernels' mark of a row without a key
+  if (is_masked) sums = where(sums == kInfinity, -kInfinity, sums);  // the kernels' mark of a row without a key
   block.out = in_f32(block.out);
-  if (!out.defined()) {  // this rank's own block, which has all queries
+  if (!out.defined()) {  // this rank's own keys, to which all its queries attend
     out = block.out, log_sums_ = sums;
     return;
   }
   const Tensor out_rows = rows_of(out, pair), sum_rows = rows_of(log_sums_, pair);
   const Tensor above = sub(sums, sum_rows);
-  Tensor weight = sigmoid(above), next = add(sum_rows, softplus(above, 1, 1e300));
-  if (mask_.defined()) {
+  Tensor weight = sigmoid(above), next = add(sum_rows, softplus(above, 1, kInfinity));
+  if (is_masked) {
     const Tensor is_empty = sums == -kInfinity;
     weight = masked_fill(weight, is_empty, 0);
     next = where(is_empty, sum_rows, where(sum_rows == -kInfinity, sums, next));
@@ -110,55 +110,50 @@ void RingCall::fold(const BlockPair& pair, raw::Attended block, Tensor& out) {
   raw::copy(next, sum_rows);
 }
 
-Tensor RingCall::forward(const Tensor& q, const Tensor& k, const Tensor& v) {
-  const Tensor own_k = k.contiguous(), own_v = v.contiguous(), queries = widened(q);
+Tensor RingCall::forward(const Operands& x) {
+  const Tensor own_k = x.k.contiguous(), own_v = x.v.contiguous(), queries = for_kernels(x.q);
+  const bool is_masked = x.mask.defined();
   all_k_ = gathered(ring_, own_k, "keys"), all_v_ = gathered(ring_, own_v, "values");
   const int tags = next_tags(ring_);
   BlocksInTurn keys(ring_, own_k, all_k_, {tags, "keys", Phase::kKeysValues});
   BlocksInTurn values(ring_, own_v, all_v_, {tags + 1, "values", Phase::kKeysValues});
-  const std::int64_t time = q.size(-2);
-  log_sums_ = raw::empty(with_matrix(batch_, time, 1), queries.options());
   Tensor out;
   for (int step = 0; step < ring_.blocks.count; ++step) {
     const Tensor block_k = keys.at(step), block_v = values.at(step);
-    const BlockPair weights = pair(step, time);
+    const BlockPair weights = pair(step);
     if (weights.queries == 0) continue;
     const std::int64_t padded = (weights.keys + 3) / 4 * 4;  // as the kernels number the factors of dropout
-    if (keep_ < 1) dropouts_.push_back(raw::next_dropout(batch_.numel() * weights.queries * padded, q.device()));
-    fold(weights,
-         raw::attention(rows_of(queries, weights), operand(block_k, weights), operand(block_v, weights), mask_of(step),
-                        setting(weights, keep_ < 1 ? dropouts_.back() : random::Position{})),
-         out);
+    if (keep_ < 1) dropouts_.push_back(raw::next_dropout(batch_.numel() * weights.queries * padded, x.q.device()));
+    merge(weights,
+          raw::attention(rows_of(queries, weights), operand(block_k, weights), operand(block_v, weights),
+                         mask_of(x.mask, step), setting(weights, keep_ < 1 ? dropouts_.back() : random::Position{})),
+          is_masked, out);
   }
-  if (mask_.defined()) log_sums_ = where(log_sums_ == -kInfinity, kInfinity, log_sums_);
-  return out.to(q.dtype());
+  if (is_masked) log_sums_ = where(log_sums_ == -kInfinity, kInfinity, log_sums_);
+  return out.to(x.q.dtype());
 }
 
-Gradients RingCall::backward(const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
-                             const Needs& needs) {
-  const Tensor queries = widened(q), grads = widened(grad), outs = widened(out);
-  const Tensor own_k = k.contiguous(), own_v = v.contiguous();
+Gradients RingCall::backward(const Tensor& grad, const Operands& x, const Tensor& out, const Needs& needs) {
+  const Tensor queries = for_kernels(x.q), grads = for_kernels(grad), outs = for_kernels(out);
   const int tags = next_tags(ring_);
-  BlocksInTurn keys(ring_, own_k, all_k_, {tags, "keys", Phase::kKeysValues});
-  BlocksInTurn values(ring_, own_v, all_v_, {tags + 1, "values", Phase::kKeysValues});
+  BlocksInTurn keys(ring_, x.k.contiguous(), all_k_, {tags, "keys", Phase::kKeysValues});
+  BlocksInTurn values(ring_, x.v.contiguous(), all_v_, {tags + 1, "values", Phase::kKeysValues});
   BlockGradients grad_k(ring_, causal_, {tags + 2, "key gradients", Phase::kActivationGradients});
   BlockGradients grad_v(ring_, causal_, {tags + 3, "value gradients", Phase::kActivationGradients});
   const auto contribution = [](const Tensor& by, const Tensor& block) {  // summed over what broadcasting repeated
     if (!by.defined()) return Tensor();
-    return sum_to(in_f32(by),
-                  with_matrix(std::span(block.shape().begin(), block.shape().size() - 2), by.size(-2), by.size(-1)))
-        .contiguous();
+    return sum_to(in_f32(by), with_matrix(leading_of(block), by.size(-2), by.size(-1))).contiguous();
   };
   Tensor grad_q;
   std::size_t drawn = 0;
   for (int step = 0; step < ring_.blocks.count; ++step) {
     const Tensor block_k = keys.at(step), block_v = values.at(step);
-    const BlockPair weights = pair(step, q.size(-2));
+    const BlockPair weights = pair(step);
     raw::AttentionGradients by;
     if (weights.queries > 0) {
       const raw::Attended forward{rows_of(outs, weights), rows_of(log_sums_, weights).contiguous()};
       by = raw::attention_backward(rows_of(grads, weights), rows_of(queries, weights), operand(block_k, weights),
-                                   operand(block_v, weights), mask_of(step), forward,
+                                   operand(block_v, weights), mask_of(x.mask, step), forward,
                                    setting(weights, keep_ < 1 ? dropouts_[drawn++] : random::Position{}), needs[0],
                                    needs[1], needs[2]);
     }
@@ -169,7 +164,7 @@ Gradients RingCall::backward(const Tensor& grad, const Tensor& q, const Tensor& 
     if (needs[1]) grad_k.add(step, contribution(by.k, block_k));
     if (needs[2]) grad_v.add(step, contribution(by.v, block_v));
   }
-  const auto rounded = [&](const Tensor& x) { return x.defined() ? x.to(q.dtype()) : x; };
+  const auto rounded = [&](const Tensor& gradient) { return gradient.defined() ? gradient.to(x.q.dtype()) : gradient; };
   return {rounded(grad_q), needs[1] ? rounded(grad_k.finish()) : Tensor(),
           needs[2] ? rounded(grad_v.finish()) : Tensor()};
 }
@@ -184,13 +179,15 @@ Tensor ring_attention(const Ring& ring, const Tensor& q, const Tensor& k, const 
   Tensor out;
   {
     const NoGradGuard no_grad;
-    out = call->forward(queries, k, v);
+    out = call->forward({queries, k, v, options.attn_mask});
   }
   return record("scaled_dot_product_attention", out, {queries, k, v},
-                [call, q = Saved(queries), k = Saved(k), v = Saved(v)](const Tensor& grad, const Needs& needs,
-                                                                       const Tensor& out) {
-                  LOCKSTEP_CHECK(!autograd::grad_mode(), "second derivatives are not supported below context_parallel");
-                  return call->backward(grad, *q, *k, *v, out, needs);
+                [call, q = Saved(queries), k = Saved(k), v = Saved(v), mask = Saved(options.attn_mask)](
+                    const Tensor& grad, const Needs& needs, const Tensor& out) {
+                  LOCKSTEP_CHECK(!autograd::grad_mode(),
+                                 "context_parallel: second derivatives are not supported; call backward without "
+                                 "create_graph");
+                  return call->backward(grad, {*q, *k, *v, *mask}, out, needs);
                 });
 }
 

@@ -1,4 +1,4 @@
-// Ring attention: the ranks of a sequence's blocks, and what travels between them. Not installed.
+// Ring attention: the ranks of the sequence blocks, and what they send each other. Not installed.
 #pragma once
 
 #include <memory>
@@ -13,15 +13,15 @@ namespace lockstep::parallel {
 struct Ring {
   std::shared_ptr<ProcessGroup> group;
   SequenceBlocks blocks;
-  bool gathers;  // keys and values of all blocks at once
+  bool gathers;  // keys and values of all ranks at once
 };
 
-// scaled_dot_product_attention of this rank's queries to the keys of all blocks, block by block: attention to each is
-// merged with that to the blocks before by their log-sum-exp, in f32. (Liu et al., 2023)
+// scaled_dot_product_attention of this rank's queries to the keys of all ranks, one sequence block after another: the
+// result for each is merged with that for those before by their log-sum-exp, in f32. (Liu et al., 2023)
 Tensor ring_attention(const Ring& ring, const Tensor& q, const Tensor& k, const Tensor& v,
                       const AttentionOptions& options);
 
-// What travels round the ring.
+// What the ranks send round the ring.
 struct RingMessage {
   int tag;
   std::string name;
@@ -50,12 +50,12 @@ class RingPass {
   std::shared_ptr<Work> sent_, received_;
 };
 
-// One tensor's blocks, in the order in which this rank folds them.
+// One tensor's sequence blocks, in the order in which they reach this rank.
 class BlocksInTurn {
  public:
   // `all` (blocks, ...): those of all ranks, if they have been gathered; or undefined.
   BlocksInTurn(const Ring& ring, const Tensor& own, const Tensor& all, RingMessage message);
-  // To be called with 0, 1, ... blocks - 1. Passes the block on, too.
+  // To be called with 0, 1, ... Sends the sequence block on, too.
   Tensor at(int step);
 
  private:
@@ -64,15 +64,15 @@ class BlocksInTurn {
   RingPass pass_;
 };
 
-// The gradients of one tensor's blocks. Each rank adds what its queries contribute; a block's sum begins with its own
-// rank's contribution, and those of the ranks behind follow in their order.
+// The gradients of one tensor's sequence blocks. Each rank adds what its queries contribute; a sum begins with the
+// contribution of the sequence block's own rank, and those of the ranks behind follow in their order.
 class BlockGradients {
  public:
   BlockGradients(const Ring& ring, bool causal, RingMessage message);
-  // To be called with 0, 1, ... blocks - 1: the contribution to the block that BlocksInTurn::at has returned, or to its
-  // first rows only; undefined: none.
+  // To be called with 0, 1, ...: the contribution to what BlocksInTurn::at has returned, or to its first rows only;
+  // undefined: none.
   void add(int step, const Tensor& contribution);
-  // The sum for this rank's block.
+  // The sum for this rank's sequence block.
   Tensor finish();
 
  private:
@@ -83,7 +83,7 @@ class BlockGradients {
   bool causal_;
   RingMessage message_;
   RingPass pass_;
-  Tensor all_;  // with gathered keys: the contributions to all blocks
+  Tensor all_;  // with gathered keys: the contributions to all of them
 };
 
 }  // namespace lockstep::parallel

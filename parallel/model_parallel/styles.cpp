@@ -55,7 +55,10 @@ void check_plan(const char* op, nn::Module& module, const ParallelPlan& plan) {
   std::map<const nn::Module*, std::string> pattern_of;
   for (const auto& [pattern, style] : plan) {
     const Named modules = named_by(pattern, module);
-    LOCKSTEP_CHECK(!modules.empty(), "{}: .plan: pattern \"{}\" names no module", op, pattern);
+    LOCKSTEP_CHECK(
+        !modules.empty(),
+        "{}: .plan: pattern \"{}\" names no module; paths are those of named_parameters() without the last name", op,
+        pattern);
     const StyleName& name = kNames[style.index()];
     for (const auto& [path, each] : modules) {
       LOCKSTEP_CHECK(fits(style, *each), "{}: pattern \"{}\" names {}; {} is for {}", op, pattern, each->type_name(),
@@ -75,7 +78,9 @@ void check_chain(const char* op, nn::Module& module, const std::vector<std::stri
   };
   for (const std::string& pattern : chain) {
     const Named modules = named_by(pattern, module);
-    LOCKSTEP_CHECK(!modules.empty(), "{}: .chain: \"{}\" names no module", op, pattern);
+    LOCKSTEP_CHECK(!modules.empty(),
+                   "{}: .chain: \"{}\" names no module; paths are those of named_parameters() without the last name",
+                   op, pattern);
     for (const auto& [path, each] : modules) {
       for (const std::string& other : links)
         LOCKSTEP_CHECK(!is_in(path, other) && !is_in(other, path), "{}: .chain names {} twice: \"{}\"", op,

@@ -52,8 +52,8 @@ Tensor with_head_for_each(const Tensor& x, std::int64_t ranks, std::int64_t head
 }
 
 // The mask's rows for all positions, and its columns as they are; only this rank's heads, where it has several.
-Tensor whole_mask(const Group& group, const Tensor& mask) {
-  if (!mask.defined() || mask.dim() < 2 || mask.size(kTime) == 1) {
+Tensor whole_mask(const Group& group, const Tensor& mask, std::int64_t time_here) {
+  if (!mask.defined() || mask.dim() < 2 || (mask.size(kTime) == 1 && time_here > 1)) {
     const bool has_heads = mask.defined() && mask.dim() > 2 && mask.size(kHeads) > 1;
     const std::int64_t each = has_heads ? mask.size(kHeads) / group->size() : 0;
     return has_heads ? mask.narrow(kHeads, group->rank() * each, each) : mask;
@@ -80,14 +80,14 @@ Tensor ulysses_attention(const Group& group, const Tensor& q, const Tensor& k, c
                  "context_parallel: {} heads cannot be distributed evenly to {} ranks, as kUlysses needs; use a number "
                  "of ranks that divides the heads, or kRingZigzag",
                  heads, ranks);
-  LOCKSTEP_CHECK(k.size(kHeads) == v.size(kHeads) && heads % k.size(kHeads) == 0 &&
+  LOCKSTEP_CHECK(k.size(kHeads) == v.size(kHeads) && k.size(kHeads) > 0 && heads % k.size(kHeads) == 0 &&
                      (options.enable_gqa || k.size(kHeads) == heads),
                  "context_parallel: q has {} heads, k {}, v {}; expected equal numbers, or with .enable_gqa a divisor "
                  "in k and v",
                  heads, k.size(kHeads), v.size(kHeads));
   const Tensor all_q = by_heads(group, q), all_k = by_heads(group, with_head_for_each(k, ranks, heads)),
                all_v = by_heads(group, with_head_for_each(v, ranks, heads));
-  options.attn_mask = whole_mask(group, options.attn_mask);
+  options.attn_mask = whole_mask(group, options.attn_mask, q.size(kTime));
   options.enable_gqa = all_k.size(kHeads) < all_q.size(kHeads);
   const autograd::AttentionContextGuard without_context(nullptr);
   return exchange(group, scaled_dot_product_attention(all_q, all_k, all_v, options), kTime, kHeads);

@@ -76,6 +76,7 @@ void DataParallel::State::begin_step(int running) {
   LOCKSTEP_CHECK(!random::has_draw_frame(),
                  "DataParallel: cannot run inside checkpoint, which repeats the random numbers of one thread; call "
                  "checkpoint inside the module");
+  require_runner_ranks("DataParallel", module, nullptr);
   traffic->begin_step();
   buffers.begin_step(running > 1);
   replicas.begin_run();

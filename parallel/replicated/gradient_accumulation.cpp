@@ -56,6 +56,7 @@ MicroBatchPlan GradientAccumulation::State::plan(const Batch& batch) const {
 
 Tensor GradientAccumulation::run(const Batch& batch, MicroBatchLoss loss_fn) {
   State& state = *state_;
+  require_runner_ranks("GradientAccumulation", state.module, nullptr);
   const MicroBatchPlan plan = state.plan(batch);
   const StepScale scale = plan.scale();
   state.micro_batches.update();

@@ -1,5 +1,6 @@
 #include "lockstep/parallel/step/distributed_training_internal.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "lockstep/autograd/history_internal.h"
@@ -80,6 +81,7 @@ Tensor DistributedTraining::run(const Batch& batch, MicroBatchLoss loss_fn) {
 void DistributedTraining::run_micro_batches(const MicroBatchPlan& of_batch, const Batch& batch, MicroBatchLoss loss_fn,
                                             std::vector<Tensor>& losses, FunctionRef<void()> before_last) {
   const std::vector<std::shared_ptr<const SharedRunner>> runners = shared_runners(module);
+  if (!runners.empty()) require_runner_ranks(mode, module, group.get());
   const auto runs = [&] {
     std::int64_t sum = 0;
     for (const auto& runner : runners) sum += runner->runs();
@@ -190,7 +192,9 @@ void DistributedTraining::complete(std::size_t parameter, autograd::Run& run) {
 
 void DistributedTraining::end_failed_step(const std::exception& error) {
   std::vector<ProcessGroup*> waiting = groups();
-  for (ProcessGroup* of_runner : runner_groups(module)) waiting.push_back(of_runner);
+  for (ProcessGroup* of_runner : runner_groups(module)) {
+    if (std::ranges::find(waiting, of_runner) == waiting.end()) waiting.push_back(of_runner);
+  }
   failures_.tell(waiting, mode, error);
   abandon_step();
 }

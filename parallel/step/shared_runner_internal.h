@@ -16,7 +16,7 @@ class SharedRunner : public nn::ModuleRunner {
  public:
   explicit SharedRunner(std::shared_ptr<ProcessGroup> group) : group(std::move(group)) {}
 
-  const std::shared_ptr<ProcessGroup> group;   // of these ranks, each of which has a block of every sequence
+  const std::shared_ptr<ProcessGroup> group;   // of these ranks, each of which has a sequence block
   std::int64_t runs() const { return runs_; }  // so far
 
  protected:
@@ -30,8 +30,9 @@ class SharedRunner : public nn::ModuleRunner {
 std::vector<std::shared_ptr<const SharedRunner>> shared_runners(nn::Module& module);
 // Their groups, each once.
 std::vector<ProcessGroup*> runner_groups(nn::Module& module);
-// Throws InvalidArgument, naming `mode`, unless `group` (null: this process alone) has all ranks of the runners' groups:
-// each of them has a part of the gradients.
+// Throws InvalidArgument, naming `mode`, unless `group` (null: this process alone) has all ranks of each runner's group,
+// since each has a part of the gradients, at equal distances and in their order: then a rank's micro-batches have numbers
+// that depend on its sequence block and its place among the others, and not on the mesh.
 void require_runner_ranks(const char* mode, nn::Module& module, const ProcessGroup* group);
 
 }  // namespace lockstep::parallel

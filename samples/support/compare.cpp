@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "support/mesh.h"
 #include "support/ranks.h"
 #include "support/result.h"
 #include "support/step.h"
@@ -35,6 +36,7 @@ Options in_mode(const Options& options, const std::string& mode) {
   result.report.clear();
   result.explain = false;
   if (!has_ranks(mode)) result.inject.clear();
+  if (!has_mesh(mode)) result.mesh.clear();
   if (is_traced(options)) result.timeline = (std::filesystem::path(result.out) / "timeline.json").string();
   return result;
 }
@@ -58,13 +60,17 @@ std::vector<std::string> compared(const Options& options) {
 void check_comparable(const Options& options) {
   const std::vector<std::string> names = compared(options);
   const bool has_dp = std::ranges::find(names, "dp") != names.end();
-  const std::int64_t ranks = std::ranges::any_of(names, has_ranks) ? options.nproc : 1;
-  check_split(options, static_cast<int>(ranks));
-  if (!std::has_single_bit(static_cast<std::uint64_t>(options.micro_batches / ranks)))
-    throw ls::InvalidArgument(
-        fmt::format("--strategy compare: {} micro-batches on {} ranks; the bits are the same only if each rank has 1, "
-                    "2, 4, 8, ... micro-batches",
-                    options.micro_batches, ranks));
+  const int ranks = std::ranges::any_of(names, has_ranks) ? static_cast<int>(options.nproc) : 1;
+  for (const std::string& name : names) {
+    const Options here = in_mode(options, name);
+    const int sharing = data_ranks(here, ranks);
+    if (name != "single") check_split(here, ranks);
+    if (name != "single" && !std::has_single_bit(static_cast<std::uint64_t>(options.micro_batches / sharing)))
+      throw ls::InvalidArgument(
+          fmt::format("--strategy compare: {} micro-batches on {} ranks; the bits are the same only if each rank has "
+                      "1, 2, 4, 8, ... micro-batches",
+                      options.micro_batches, sharing));
+  }
   if (has_dp && options.loss == "outside" && !has_same_bits_outside(options))
     throw ls::InvalidArgument(
         fmt::format("--strategy compare: with {} micro-batches dp's bits differ when the loss is taken outside; take "
@@ -190,10 +196,22 @@ int train_all(const Options& options, Train train, const std::vector<std::string
   return 0;
 }
 
+// The number of sequence blocks of this strategy.
+int blocks_of(const Options& options, const std::string& name) {
+  return has_mesh(name) ? ranks_along(mesh_of(in_mode(options, name), static_cast<int>(options.nproc)), "cp") : 1;
+}
+
+// Whether the strategy adds in the order of whole micro-batches.
+bool is_in_order(const Options& options, const std::string& name) {
+  return name != "single" && blocks_of(options, name) == 1;
+}
+
 // Whether all strategies that add in the order of micro-batches end with the same parameters. Prints an error if not.
 bool have_same_bits(const Options& options, const std::vector<Result>& results, const std::string& names) {
   std::vector<Result> in_order;
-  std::ranges::copy_if(results, std::back_inserter(in_order), [](const Result& r) { return r.mode != "single"; });
+  std::ranges::copy_if(results, std::back_inserter(in_order),
+                       [&](const Result& r) { return is_in_order(options, r.mode); });
+  if (in_order.empty()) return true;
   const auto other = std::ranges::find_if(in_order, [&](const Result& r) { return r.hash != in_order[0].hash; });
   if (other == in_order.end()) return true;
   fmt::print(stderr, "{}: {} should end with bitwise identical parameters, and do not.\n", options.program, names);
@@ -202,10 +220,10 @@ bool have_same_bits(const Options& options, const std::vector<Result>& results, 
   return false;
 }
 
-// "accumulate, dp and ddp": the strategies without single.
-std::string names_in_order(const std::vector<std::string>& names) {
+// "accumulate, dp and ddp": the strategies that add in order.
+std::string names_in_order(const Options& options, const std::vector<std::string>& names) {
   std::vector<std::string> in_order = names;
-  std::erase(in_order, "single");
+  std::erase_if(in_order, [&](const std::string& name) { return !is_in_order(options, name); });
   if (in_order.size() < 2) return fmt::format("{}", fmt::join(in_order, ""));
   const std::string last = in_order.back();
   in_order.pop_back();
@@ -226,8 +244,9 @@ void print_costs(const std::vector<Result>& results) {
       "  parameter hash\n");
   for (const Result& r : results) {
     double moved = 0;
-    for (const Phase phase : {Phase::kInputs, Phase::kParameters, Phase::kOutputs, Phase::kLossGradient,
-                              Phase::kGradients, Phase::kBuffers})
+    for (const Phase phase :
+         {Phase::kInputs, Phase::kParameters, Phase::kOutputs, Phase::kLossGradient, Phase::kGradients, Phase::kBuffers,
+          Phase::kKeysValues, Phase::kActivations, Phase::kActivationGradients})
       moved += r.moved.per_step(phase);
     fmt::print("{:<14} {:>7.0f} {:>11} {:>11} {:>11} {:>10} {:>11} {:>11.0f} {:>15.0f}  {}\n", r.mode,
                r.steps_per_second, r.memory.parameters, r.memory.gradients, r.memory.optimizer, r.memory.units,
@@ -256,6 +275,16 @@ void print_missing_savings(const std::vector<Result>& results) {
   }
 }
 
+// Sequence blocks change the order of sums, and so the last digits of the loss.
+void print_blocks(const Options& options, const std::vector<Result>& results) {
+  for (const Result& r : results) {
+    const int blocks = blocks_of(options, r.mode);
+    if (blocks == 1) continue;
+    fmt::print("{} has {} sequence blocks ({}), and so another order of sums: test loss {:.9g}, {} {:.9g}.\n", r.mode,
+               blocks, options.attention, r.test.loss, results[0].mode, results[0].test.loss);
+  }
+}
+
 // Compares the strategies that --strategies lists.
 int compare_costs(const Options& options, Train train) {
   const std::vector<std::string> names = compared(options);
@@ -268,9 +297,10 @@ int compare_costs(const Options& options, Train train) {
   write_traces_of_all(options);
   print_costs(results);
   print_missing_savings(results);
-  const std::string in_order = names_in_order(names);
+  const std::string in_order = names_in_order(options, names);
   if (!have_same_bits(options, results, in_order)) return 1;
-  if (names.size() > 1) fmt::print("{} end with bitwise identical parameters.\n", in_order);
+  print_blocks(options, results);
+  if (in_order.find(" and ") != std::string::npos) fmt::print("{} end with bitwise identical parameters.\n", in_order);
   fmt::print("\n");
   print_written(options);
   fmt::print("files       {}/{{{}}}/: model.safetensors, metrics.jsonl, result.json\n\n", options.out,
@@ -299,7 +329,7 @@ int compare(const Options& options, Train train) {
   const Result &single = results[0], &accumulate = results[1];
   fmt::print("Before the first step ddp moved {} more bytes, to compare the models and to send rank 0's parameters.\n",
              sum(results[3].moved.at_start));
-  const std::string names = names_in_order(compared(options));
+  const std::string names = names_in_order(options, compared(options));
   if (!have_same_bits(options, results, names)) return 1;
   fmt::print("{} end with bitwise identical parameters. {}\n", names,
              single.hash == accumulate.hash ? "So does single, this time."

@@ -80,7 +80,11 @@ struct Gpt : nn::Module {
     }
   }
   ls::Tensor forward(const ls::Tensor& ids) const override {  // (batch, time) i64 -> (batch, time, vocabulary)
-    ls::Tensor x = dropout(tokens(ids) + positions(ls::arange(ids.size(1), {.device = ids.device()})));
+    return forward_inputs({ids, ls::arange(ids.size(1), {.device = ids.device()})});
+  }
+  // {ids, positions}, for ranks that have a part of each text.
+  ls::Tensor forward_inputs(const std::vector<ls::Tensor>& in) const override {
+    ls::Tensor x = dropout(tokens(in[0]) + positions(in[1]));
     for (nn::Module& block : blocks) x = recompute ? ls::autograd::checkpoint(block, x) : block(x);
     return head(norm(x));
   }

@@ -8,10 +8,12 @@
 #include <cstdlib>
 #include <limits>
 
+#include "support/mesh.h"
 #include "support/ranks.h"
 #include "support/strategy.h"
 #include "support/timeline.h"
 #include "tools/command_line.h"
+#include "tools/mesh_axes.h"
 
 namespace samples {
 namespace {
@@ -82,16 +84,38 @@ void refuse_if(bool is_wrong, const char* flag, const std::string& text) {
 
 // Chooses the strategy if none is given. Returns the reason for the choice, for Flags::check.
 std::string settle_strategy(const CLI::App& app, Options& options) {
-  if (options.nproc == 0) options.nproc = options.micro_batches;
+  if (options.nproc == 0)
+    options.nproc = options.mesh.empty() ? options.micro_batches : ranks_of(parse_mesh(options.mesh));
   if (options.strategy == "compare") return "";
   if (!options.strategy.empty()) {
     options.strategy = strategy_named(options.strategy);
     return "";
   }
+  if (!options.mesh.empty()) {
+    options.strategy = "parallel";
+    return ", as there is a --mesh";
+  }
   options.strategy = is_rank() || app.count("--nproc") > 0 ? "ddp" : "single";
   return is_rank()                   ? ", as this is a rank of a launcher"
          : options.strategy == "ddp" ? ""
                                      : ", as no --strategy is given";
+}
+
+void check_mesh(const CLI::App& app, const Options& options) {
+  const auto is_chosen = [&](const char* name) {
+    return options.strategy == name || std::ranges::find(options.compared, name) != options.compared.end();
+  };
+  const bool has_context = is_chosen("context"), has_any = has_context || is_chosen("parallel");
+  refuse_if(has_any && !options.gpt, "--strategy", "context and parallel are for the sequences of char_gpt");
+  refuse_if(is_chosen("parallel") && options.mesh.empty(), "--strategy",
+            "parallel needs a mesh of ranks; add --mesh, for example --mesh dp=2,cp=2");
+  if (options.mesh.empty()) return;
+  const MeshAxes mesh = parse_mesh(options.mesh);
+  refuse_if(
+      app.count("--nproc") > 0 && options.nproc != ranks_of(mesh), "--nproc",
+      fmt::format("{} ranks, but --mesh {} has {}; leave --nproc out", options.nproc, options.mesh, ranks_of(mesh)));
+  refuse_if(has_context && ranks_along(mesh, "cp") == 1, "--mesh",
+            options.mesh + " has no axis cp with several ranks, which --strategy context needs, as cp=2");
 }
 
 // Rejects flags whose values exclude each other.
@@ -113,6 +137,7 @@ void check_values(const CLI::App& app, const Options& options) {
             "has an effect only on a cuda device, and the device is cpu; use --device cuda");
   refuse_if(sharded_of(options.strategy) && options.inject.starts_with("corrupt"), "--inject",
             "corrupt is for --strategy ddp: " + options.strategy + " has no copies of parameters that could differ");
+  check_mesh(app, options);
   refuse_if(options.trace_kernels && !is_traced(options), "--trace-kernels",
             "adds kernels to a trace, and no trace is requested; add --trace, --report or --explain");
 }
@@ -127,7 +152,26 @@ void check_rank(const CLI::App& app, const Options& options) {
 
 // --- the flags ----------------------------------------------------------------------------------------------------------
 
-const Flags::Strategies kWithRanks = {"ddp", "zero*", "compare"}, kReplicated = {"ddp", "compare"};
+const Flags::Strategies kReplicated = {"ddp", "compare"}, kWithMesh = {"context", "parallel", "compare"};
+
+// The strategies, in the order of the help; those of a mesh where the program has sequences.
+Flags::Strategies all_of(Flags::Strategies strategies, const Options& options) {
+  if (options.gpt) strategies.insert(strategies.end(), {"context", "parallel"});
+  return strategies;
+}
+Flags::Strategies with_compare(Flags::Strategies strategies) {
+  strategies.emplace_back("compare");
+  return strategies;
+}
+
+std::string check_mesh_text(const std::string& text) {
+  try {
+    parse_mesh(text);
+    return "";
+  } catch (const lockstep::Error& error) {
+    return error.what();
+  }
+}
 
 std::string check_device(const std::string& text) {
   const std::size_t number = text.find(':') + 1;  // 0: none
@@ -157,16 +201,19 @@ void declare_strategies(Flags& flags, Options& options) {
            "single: one device; accumulate: the micro-batches of a step one after another; dp: DataParallel, one "
            "device per micro-batch; ddp: DistributedDataParallel, in several processes; zero1, zero2, zero3 or fsdp: "
            "ShardedDataParallel, which distributes over the processes the optimizer's state, also gradients, also "
-           "parameters; zero2_offload, zero3_offload: with the optimizer on the host; compare: several of them. Also "
-           "names of Lightning and DeepSpeed, as deepspeed_stage_2")
+           "parameters; zero2_offload, zero3_offload: with the optimizer on the host; " +
+               std::string(options.gpt ? "context: each process has a part of every text; parallel: DDP or FSDP, with "
+                                         "parts of texts along cp, as --mesh says; "
+                                       : "") +
+               "compare: several of them. Also names of Lightning and DeepSpeed, as deepspeed_stage_2")
       ->default_str("single; with --nproc: ddp")
       ->type_name("NAME")
       ->check(check_strategy);
   flags
-      .add({"accumulate", "dp", "ddp", "zero*", "compare"}, "--micro-batches", options.micro_batches,
-           "micro-batches per step, over all devices and ranks; the bits depend on this number")
+      .add(with_compare(all_of({"accumulate", "dp", "ddp", "zero*"}, options)), "--micro-batches",
+           options.micro_batches, "micro-batches per step, over all devices and ranks; the bits depend on this number")
       ->check(command_line::range(1, 256));
-  flags.add(kWithRanks, "-n,--nproc", options.nproc, "ranks to start")
+  flags.add(with_compare(all_of({"ddp", "zero*"}, options)), "-n,--nproc", options.nproc, "ranks to start")
       ->default_str("one for each micro-batch")
       ->check(command_line::range(1, 256));
   flags
@@ -176,7 +223,7 @@ void declare_strategies(Flags& flags, Options& options) {
            "zero2_offload and zero3_offload copy to cpu:0")
       ->check(check_device);
   flags
-      .add(kWithRanks, "--backend", options.backend,
+      .add(with_compare(all_of({"ddp", "zero*"}, options)), "--backend", options.backend,
            "shm: shared memory; gloo: TCP; mpi: MPI, mpirun starts the ranks; nccl: GPUs")
       ->check(CLI::IsMember({"shm", "gloo", "mpi", "nccl"}));
   flags
@@ -184,7 +231,9 @@ void declare_strategies(Flags& flags, Options& options) {
            "compression of gradients. none: exact; fp16, bf16: half the bytes; powersgd: low-rank factors, after 10 "
            "steps")
       ->check(CLI::IsMember({"none", "fp16", "bf16", "powersgd"}));
-  flags.add(kWithRanks, "--timeout", options.timeout, "seconds that a rank waits for the others")
+  flags
+      .add(with_compare(all_of({"ddp", "zero*"}, options)), "--timeout", options.timeout,
+           "seconds that a rank waits for the others")
       ->check(command_line::range(0.001, 86400.0));
   flags.add({"dp", "compare"}, "--loss", options.loss, "outside: on the gathered outputs; replica: on each device")
       ->check(CLI::IsMember({"outside", "replica"}));
@@ -195,6 +244,21 @@ void declare_strategies(Flags& flags, Options& options) {
       ->default_str("single,accumulate,dp,ddp")
       ->type_name("NAME,...")
       ->check(check_strategies);
+  if (options.gpt) {
+    flags
+        .add(kWithMesh, "--mesh", options.mesh,
+             "sizes of the axes, as dp=2,cp=2: dp or fsdp divide the micro-batches (with fsdp also the model), cp "
+             "divides "
+             "each text. --context must be a multiple of cp, with zigzag of 2 cp")
+        ->default_str("strategy context: cp=N, of N ranks")
+        ->type_name("AXES")
+        ->check(check_mesh_text);
+    flags
+        .add(kWithMesh, "--attention", options.attention,
+             "of ranks along cp. zigzag, ring: they send keys round a ring; ulysses: an all-to-all exchanges parts of "
+             "texts for heads, which cp must divide. The bits depend on it")
+        ->check(CLI::IsMember({"zigzag", "ring", "ulysses"}));
+  }
   if (options.gpt) return;  // clips gradients by a norm that the host reads: no graph
   flags.add({"single"}, "--cuda-graph", options.cuda_graph,
             "on a cuda device, capture one step as a CUDA graph and replay it");
@@ -246,7 +310,7 @@ void declare_output(Flags& flags, Options& options) {
   flags.add("--report", options.report, "traces the run, and shows its last steps in this HTML file")
       ->type_name("FILE");
   flags.add("--out", options.out, "output folder")->default_str("runs/" + options.program)->type_name("FOLDER");
-  flags.add({"single", "accumulate", "dp", "ddp", "zero*"}, "--save", options.save, "checkpoint file")
+  flags.add(all_of({"single", "accumulate", "dp", "ddp", "zero*"}, options), "--save", options.save, "checkpoint file")
       ->default_str("checkpoint.safetensors in --out")
       ->type_name("FILE");
   flags.add("--save-every", options.save_every, "epochs between two checkpoints; 0: when the last one is a second old")
@@ -268,7 +332,7 @@ void declare_teaching(Flags& flags, Options& options) {
            "between ranks")
       ->check(CLI::IsMember({"canonical", "arrival", "own-first"}));
   flags
-      .add(kWithRanks, "--inject", options.inject,
+      .add(with_compare(all_of({"ddp", "zero*"}, options)), "--inject", options.inject,
            "injects a fault: kill:rank=1,step=17; stop:, drop:, corrupt: or mismatch: likewise, or "
            "delay:rank=1,step=17,ms=200. Ranks that a launcher restarts have no fault. A step that is never reached "
            "is an error")

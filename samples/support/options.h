@@ -46,6 +46,8 @@ struct Options {
   std::vector<std::string> compared = {};  // strategies that compare runs; empty: single, accumulate, dp, ddp
   std::int64_t micro_batches = 2;          // number of micro-batches in a step, over all devices and ranks
   std::int64_t nproc = 0;                  // ranks to start; by default one for each micro-batch
+  std::string mesh = {};                   // axes of the ranks: dp=2,cp=2; empty: see mesh.h
+  std::string attention = "zigzag";        // over sequence blocks: zigzag, ring or ulysses
   std::string device = "cpu";              // cpu, cpu:N, cuda or cuda:N
   std::string loss = "outside";            // strategy dp: outside (on the gathered outputs) or replica
   std::string backend = "shm";             // of the ranks: shm, gloo, mpi or nccl

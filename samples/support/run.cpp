@@ -63,6 +63,8 @@ std::string Run::settings(bool with_epochs) const {
     text += fmt::format(" layers={} heads={} width={} context={} dropout={}{}", gpt->layers, gpt->heads, gpt->width,
                         gpt->context, gpt->dropout, gpt->bf16 ? " bf16" : "");
   if (options_.strategy != "single") text += fmt::format(" micro-batches={}", options_.micro_batches);
+  if (const int blocks = step_.blocks_of_sequences(); blocks > 1)
+    text += fmt::format(" blocks={} attention={}", blocks, options_.attention);
   if (is_gpu(options_.device)) text += " device=cuda";
   if (options_.strategy == "dp" && options_.loss == "outside" && !has_same_bits_outside(options_))
     text += " loss=outside";

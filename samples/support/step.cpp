@@ -26,7 +26,13 @@ void check_split(const Options& options, int ranks) {
         fmt::format("--batch {} cannot be divided into {} micro-batches of the same size; use --batch {}{}", batch,
                     micro_batches, below > 0 ? fmt::format("{} or ", below) : "", below + micro_batches));
   }
-  if (micro_batches % ranks != 0) {
+  const int sharing = data_ranks(options, ranks);
+  if (micro_batches % sharing != 0 && has_mesh(options.strategy))
+    throw ls::InvalidArgument(fmt::format(
+        "--micro-batches {} cannot be distributed evenly to the {} ranks along dp or fsdp of --mesh {}; use "
+        "--micro-batches {}",
+        micro_batches, sharing, options.mesh, (micro_batches / sharing + 1) * sharing));
+  if (micro_batches % sharing != 0) {
     std::int64_t fewer = ranks;
     while (micro_batches % fewer != 0) --fewer;
     throw ls::InvalidArgument(fmt::format(
@@ -125,6 +131,14 @@ void Step::make_run(int micro_batches) {
     run_.emplace<par::GradientAccumulation>(model_, par::GradientAccumulationOptions{.micro_batches = in_turn});
   } else if (strategy == "dp") {
     run_.emplace<par::DataParallel>(model_, devices_);
+  } else if (has_mesh(strategy)) {
+    const std::vector<par::MeshAxis> axes = mesh_of(options_, ranks());
+    mesh_ = par::DeviceMesh(group_, axes);
+    run_.emplace<par::Parallel>(model_, mesh_,
+                                par::ParallelOptions{.partition = {.micro_batches = micro_batches,
+                                                                   .sequence_blocks = ranks_along(axes, "cp"),
+                                                                   .attention = attention_of(options_)},
+                                                     .units = options_.units});
   } else if (const std::optional<Sharded> sharded = sharded_of(strategy)) {
     run_.emplace<par::ShardedDataParallel>(
         model_, group_,
@@ -154,11 +168,13 @@ std::vector<ls::nn::Parameter> Step::parameters() {
 ls::data::DataLoader<> Step::loader(std::shared_ptr<const ls::data::Dataset> set) const {
   if (options_.strategy == "single")
     return ls::data::DataLoader<>(set, {.batch_size = options_.batch, .shuffle = true, .seed = options_.seed});
-  const std::int64_t micro_batches_here = options_.micro_batches / ranks();
+  const auto* const on_mesh = std::get_if<par::Parallel>(&run_);
+  const std::int64_t here = on_mesh ? on_mesh->micro_batches() : options_.micro_batches / ranks();
+  const std::int64_t first = on_mesh ? on_mesh->first_micro_batch() : group_ ? group_->rank() * here : 0;
   auto sampler = std::make_shared<ls::data::MicroBatchSampler>(
       set->size(), ls::data::MicroBatchSamplerOptions{.micro_batches = options_.micro_batches,
-                                                      .first = group_ ? group_->rank() * micro_batches_here : 0,
-                                                      .count = micro_batches_here,
+                                                      .first = first,
+                                                      .count = here,
                                                       .batch_size = options_.batch / options_.micro_batches,
                                                       .shuffle = true,
                                                       .seed = options_.seed});
@@ -248,8 +264,15 @@ par::TrafficStats& Step::traffic() {
   return *with_run([](auto& run) { return &run.traffic(); });
 }
 
-// The traffic counters of this process, without those of `gathered`.
-std::vector<par::LinkTraffic> Step::links() { return difference(traffic().links(), gathered_links_); }
+// The traffic counters of this process, without those of `gathered`. The axis cp of a mesh has its own.
+std::vector<par::LinkTraffic> Step::links() {
+  std::vector<par::LinkTraffic> links = traffic().links();
+  if (has_mesh(options_.strategy) && ranks_along(mesh_.axes(), "cp") > 1) {
+    par::TrafficStats& of_blocks = mesh_["cp"].group()->traffic();
+    if (&of_blocks != &traffic()) links.insert(links.end(), of_blocks.links().begin(), of_blocks.links().end());
+  }
+  return difference(std::move(links), gathered_links_);
+}
 
 PhaseBytes Step::booked() {
   PhaseBytes bytes = {};
@@ -337,7 +360,12 @@ Moved Step::moved() {
 }
 
 Memory Step::memory() {
-  const par::TrainingPlan plan = with_run([](auto& run) { return run.plan(); });
+  const par::TrainingPlan plan = with_run([](auto& run) {
+    if constexpr (std::is_same_v<decltype(run), par::Parallel&>)
+      return run.training_plan();
+    else
+      return run.plan();
+  });
   return {.parameters = plan.parameter_bytes,
           .gradients = plan.gradient_bytes,
           .optimizer = plan.optimizer_bytes,

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "support/inject.h"
+#include "support/mesh.h"
 #include "support/options.h"
 #include "support/result.h"
 #include "support/timeline.h"
@@ -48,6 +49,12 @@ class Step {
     };
     const auto loss_fn = [&](const ls::Tensor& x, const ls::Tensor& y) { return take_loss(model_(x), y); };
     const ls::Tensor loss = with_run([&](auto& run) {
+      if constexpr (std::is_same_v<decltype(run), ls::parallel::Parallel&>) {
+        const auto mine = run.split_sequence({x, positions_of(x), y});  // this rank's sequence blocks
+        return run.backward(
+            std::vector{mine[0], mine[1]}, mine[2],
+            [&](const std::vector<ls::Tensor>& in, const ls::Tensor& y) { return take_loss(model_(in), y); });
+      }
       if (!is_loss_outside_) return run.backward(x, y, loss_fn);
       const ls::Tensor outside = take_loss(run(x), y);  // DataParallel gathers the scores on the first device
       outside.backward();
@@ -71,7 +78,9 @@ class Step {
     }
   }
   // The number of samples of all processes, if this process has `x`.
-  std::int64_t rows(const ls::Tensor& x) const { return x.size(0) * ranks(); }
+  std::int64_t rows(const ls::Tensor& x) const { return x.size(0) * data_ranks(options_, ranks()); }
+  // The number of parts into which the ranks divide each sequence.
+  int blocks_of_sequences() const { return mesh_.defined() ? ranks_along(mesh_.axes(), "cp") : 1; }
   // Whether to stop after this step. All ranks get the same answer after the same step.
   bool stop_requested();
 
@@ -86,8 +95,11 @@ class Step {
   // metadata. A file fits all strategies. All ranks must call load; for save, those of a sharded model.
   void save(const std::string& path, const ls::CheckpointParts& parts);
   void load(const std::string& path, const ls::CheckpointParts& parts);
-  // Whether each process has a part of the model, so that all of them save.
-  bool is_sharded() const { return std::holds_alternative<ls::parallel::ShardedDataParallel>(run_); }
+  // Whether each process may have a part of the model, so that all of them save.
+  bool is_sharded() const {
+    return std::holds_alternative<ls::parallel::ShardedDataParallel>(run_) ||
+           std::holds_alternative<ls::parallel::Parallel>(run_);
+  }
   // Call before the main rank saves after a stop: gathers the random state of all ranks.
   void share_random_state();
   // Call on all ranks when the training is over: throws lockstep::InvalidArgument if the fault of --inject never
@@ -118,6 +130,10 @@ class Step {
         run_);
   }
   void make_run(int micro_batches);
+  // (batch, time) i64: the positions of the characters.
+  static ls::Tensor positions_of(const ls::Tensor& x) {
+    return ls::arange(x.size(1), {.device = x.device()}).expand(x.shape());
+  }
   ls::parallel::CheckpointParts of_run(const ls::CheckpointParts& parts);
   void begin();
   void gather(ls::FunctionRef<void()> body);
@@ -132,8 +148,9 @@ class Step {
   bool is_loss_outside_;
   std::shared_ptr<ls::parallel::ProcessGroup> group_;
   std::variant<std::monostate, ls::parallel::GradientAccumulation, ls::parallel::DataParallel,
-               ls::parallel::DistributedDataParallel, ls::parallel::ShardedDataParallel>
+               ls::parallel::DistributedDataParallel, ls::parallel::ShardedDataParallel, ls::parallel::Parallel>
       run_;
+  ls::parallel::DeviceMesh mesh_;  // of a Parallel
   PhaseBytes at_start_ = {};
   std::vector<ls::parallel::LinkTraffic> links_at_start_ = {}, gathered_links_ = {};  // the latter outside of steps
   std::int64_t steps_ = 0;

@@ -22,6 +22,8 @@ std::string names_of_strategies();
 
 // The distribution of a strategy of ShardedDataParallel; null for the other strategies.
 std::optional<Sharded> sharded_of(const std::string& strategy);
+// Whether the strategy is lockstep::parallel::Parallel on a mesh of ranks.
+bool has_mesh(const std::string& strategy);
 // Whether the strategy trains in several processes, which are ranks of a group.
 bool has_ranks(const std::string& strategy);
 

@@ -38,6 +38,7 @@ struct RankState {
   std::mutex mutex;
   std::atomic<std::uint64_t> seed{0};
   std::unordered_map<std::uint64_t, std::uint64_t> calls;
+  std::atomic<int> groups{0};  // of a rank that is a thread
 };
 
 namespace {
@@ -115,13 +116,31 @@ bool is_repeating() { return repeating_frame() != nullptr; }
 
 bool has_draw_frame() { return innermost != nullptr; }
 
-void become_rank() {
-  if (own_state) return;
-  auto own = std::make_shared<RankState>();
-  const std::lock_guard lock(of_process().mutex);
-  own->seed = of_process().seed.load();
-  own->calls = of_process().calls;
-  own_state = std::move(own);
+namespace {
+// Ends the rank of the thread that has made it.
+class RankEnd {
+ public:
+  explicit RankEnd(std::shared_ptr<RankState> state) : state_(std::move(state)) { ++state_->groups; }
+  ~RankEnd() {
+    if (--state_->groups == 0 && own_state == state_) own_state.reset();
+  }
+  RankEnd(const RankEnd&) = delete;
+  RankEnd& operator=(const RankEnd&) = delete;
+
+ private:
+  std::shared_ptr<RankState> state_;
+};
+}  // namespace
+
+std::shared_ptr<void> become_rank() {
+  if (!own_state) {
+    auto own = std::make_shared<RankState>();
+    const std::lock_guard lock(of_process().mutex);
+    own->seed = of_process().seed.load();
+    own->calls = of_process().calls;
+    own_state = std::move(own);
+  }
+  return std::make_shared<RankEnd>(own_state);
 }
 
 std::shared_ptr<RankState> rank_state() { return own_state; }

@@ -11,7 +11,7 @@
 /// - The element is the index in the drawn tensor.
 /// The seed and the numbers of calls belong to the process, or to the rank if ranks are threads (backends local and
 /// sim): init_process_group then gives the calling thread a copy of its own, which its DataParallel replicas and
-/// DataLoader workers share.
+/// DataLoader workers share, until the thread's last group is destroyed.
 ///
 /// Initial values (nn/init.h) are a function of (seed, number, element), where the number counts the initialisations
 /// with random values since manual_seed.

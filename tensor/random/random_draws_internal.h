@@ -73,8 +73,9 @@ class SiteContext {
 
 // The seed and the numbers of calls of a rank that is a thread. All other threads share those of the process.
 struct RankState;
-// The calling thread becomes such a rank, with a copy of the process's state; does nothing if it is one.
-void become_rank();
+// The calling thread is such a rank until the last result of its calls is destroyed on it. A rank begins with a copy of
+// the process's state.
+std::shared_ptr<void> become_rank();
 // That of the calling thread's rank; null: the process's.
 std::shared_ptr<RankState> rank_state();
 

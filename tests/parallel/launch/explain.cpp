@@ -1,6 +1,9 @@
 // Runs lockstep-explain as a user does.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -8,6 +11,8 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "tests/support/groups.h"
 
@@ -258,7 +263,95 @@ TEST_CASE("mesh: the coordinates of every rank and the groups of every axis, as 
     CAPTURE(text);
     const Finished wrong = explain("mesh " + text);
     CHECK(wrong.code == 1);
-    CHECK(wrong.output == "lockstep-explain: mesh \"" + text + "\": " + why +
-                              "; expected axes and sizes, for example pp=2,dp=2,tp=2\n");
+    CHECK(wrong.output ==
+          "lockstep-explain: mesh \"" + text + "\": " + why + "; expected axes and sizes, for example dp=2,cp=2\n");
+  }
+}
+
+TEST_CASE("ring_attention: half blocks, steps, work, sums and bytes of small cases, exactly") {
+  expect_golden("ring_attention_zigzag_2", explain("ring_attention --ranks 2 --zigzag").output);
+  expect_golden("ring_attention_zigzag_4", explain("ring_attention --ranks 4 --zigzag").output);
+  expect_golden("ring_attention_plain_2", explain("ring_attention --ranks 2 --plain").output);
+  expect_golden("ring_attention_no_causal_2", explain("ring_attention --ranks 2 --no-causal").output);
+  CHECK(explain("ring_attention --ranks 2").output == explain("ring_attention --ranks 2 --zigzag").output);
+}
+
+TEST_CASE("ring_attention: work, time and the order of sums are those of closed forms") {
+  const auto row = [](const std::string& name, const std::vector<int>& work) {
+    std::string text = name + std::string(7 - name.size(), ' ');
+    int total = 0;
+    for (const int each : work) text += fmt::format("{:>8}", each), total += each;
+    return "\n" + text + fmt::format("{:>8}\n", total);
+  };
+  const auto sums = [](int rank, const std::vector<int>& results, const std::vector<int>& gradients) {
+    return fmt::format("\n{:>4}  {:<42}{}\n", rank, fmt::format("{}", fmt::join(results, " ")),
+                       fmt::join(gradients, " "));
+  };
+  for (int c = 2; c <= 16; ++c) {
+    const std::string ranks = "ring_attention --ranks " + std::to_string(c);
+    const std::string zigzag = explain(ranks).output, plain = explain(ranks + " --plain").output,
+                      whole = explain(ranks + " --plain --no-causal").output;
+    CAPTURE(zigzag);
+    CAPTURE(plain);
+    const auto all = static_cast<std::size_t>(c);
+    for (int rank = 0; rank < c; ++rank) {
+      const std::string name = fmt::format("{:>4}", rank);
+      std::vector<int> up_to_own(all, 0);  // of the plain ring: its own sequence block, then all earlier ones
+      std::fill_n(up_to_own.begin(), rank + 1, 4);
+      up_to_own[0] = 2;
+      std::vector<int> before, after;  // rank, rank - 1, ...; rank, rank + 1, ...: round the ring
+      for (int i = 0; i < c; ++i) before.push_back((rank + c - i) % c), after.push_back((rank + i) % c);
+      CHECK(contains(zigzag, sums(rank, before, after)));
+      CHECK(contains(whole, sums(rank, before, after)));
+      before.resize(static_cast<std::size_t>(rank) + 1), after.resize(static_cast<std::size_t>(c - rank));
+      CHECK(contains(plain, sums(rank, before, after)));
+      CHECK(contains(zigzag, row(name, std::vector<int>(all, 2))));
+      CHECK(contains(plain, row(name, up_to_own)));
+      CHECK(contains(whole, row(name, std::vector<int>(all, 4))));
+    }
+    CHECK(contains(zigzag, row("slowest", std::vector<int>(all, 2))));
+    for (const std::string& text : {zigzag, plain}) {
+      CHECK(contains(text, fmt::format("\nzigzag      {:>4}  100 %\n", 2 * c)));
+      CHECK(contains(text, fmt::format("\nplain ring  {:>4}  {:>3.0f} %\n", 4 * c - 2, 100.0 * c / (2 * c - 1))));
+    }
+    CHECK(contains(whole, fmt::format("\nplain ring  {:>4}  100 %\n", 4 * c)));
+    CHECK(contains(zigzag, fmt::format("2 C B     = {} x B;", 2 * c)));
+    if (c > 8) continue;
+    std::istringstream lines(zigzag + plain + whole);
+    for (std::string line; std::getline(lines, line);) CHECK_MESSAGE(line.size() <= 100, line);
+  }
+}
+
+TEST_CASE("ring_attention: the page has a square for each pair of half blocks that is computed") {
+  const std::pair<std::string, int> all[] = {{"--zigzag", 8 * 9 / 2}, {"--plain", 8 * 9 / 2}, {"--no-causal", 8 * 8}};
+  for (const auto& each : all) {
+    const Finished run = explain("ring_attention --html ring.html " + each.first);
+    CHECK(run.code == 0);
+    CHECK(run.output.ends_with("page: ring.html\n"));
+    const std::string page = read("ring.html");
+    const auto count = [&](const std::string& text) {
+      int found = 0;
+      for (std::size_t at = page.find(text); at != std::string::npos; at = page.find(text, at + 1)) ++found;
+      return found;
+    };
+    CHECK(count("of queries, half block") == each.second);
+    CHECK(count("<figure>") == 3);
+    CHECK(contains(page, "half block 7 of queries, half block 0 of keys: rank "));
+    CHECK(contains(page, "default-src 'none'"));
+    CHECK_FALSE(contains(page, "http://"));
+    CHECK(page.size() < 60'000);
+  }
+}
+
+TEST_CASE("ring_attention: wrong options are errors that name the option and the fix") {
+  const std::pair<std::string, std::string> all[] = {
+      {"--ranks 0", "--ranks: \"0\" is not a number from 2 to 16"},
+      {"--ranks 17", "--ranks: \"17\" is not a number from 2 to 16"},
+      {"--zigzags", "there is no option --zigzags; did you mean --zigzag?"},
+      {"--zigzag --plain", "--plain: is another kind of ring than --zigzag\nLeave one of the two out"}};
+  for (const auto& each : all) {
+    const Finished wrong = explain("ring_attention " + each.first);
+    CHECK(wrong.code == 2);
+    CHECK(wrong.output == "lockstep-explain: " + each.second + "\nFor help: lockstep-explain --help\n");
   }
 }

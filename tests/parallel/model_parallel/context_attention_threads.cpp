@@ -1,134 +1,7 @@
-// Attention over blocks of a sequence, whose ranks are threads: against attention of one rank, for every kind, mask,
-// dtype and number of ranks.
-#include <limits>
-#include <optional>
+// Attention over sequence blocks, whose ranks are threads.
+#include "tests/parallel/model_parallel/context_attention.h"
 
-#include <fmt/format.h>
-
-#include "tests/support/groups.h"
-
-namespace par = ls::parallel;
-using Kind = par::ContextAttention;
-
-namespace {
-
-enum class Masking { kNone, kCausal, kBool, kAdded, kPadding, kPerHead };
-
-struct Case {
-  int ranks;
-  Kind kind;
-  Masking masking = Masking::kCausal;
-  std::int64_t heads = 6, kv_heads = 6, time = 24;
-  ls::DType dtype = ls::kFloat32;
-};
-
-std::string describe(const Case& of) {
-  return fmt::format("{} ranks, kind {}, masking {}, {} heads, {} of keys, {} positions", of.ranks,
-                     static_cast<int>(of.kind), static_cast<int>(of.masking), of.heads, of.kv_heads, of.time);
-}
-
-// forward_inputs({q, k, v}) or ({q, k, v, mask})
-struct Attention : ls::nn::Module {
-  bool causal = false, gqa = false;
-  double dropout = 0;
-  ls::Tensor forward_inputs(const std::vector<ls::Tensor>& in) const override {
-    return ls::scaled_dot_product_attention(in[0], in[1], in[2],
-                                            {.attn_mask = in.size() > 3 ? in[3] : ls::Tensor(),
-                                             .dropout_p = dropout,
-                                             .is_causal = causal,
-                                             .enable_gqa = gqa});
-  }
-};
-
-struct Results {
-  ls::Tensor out, q, k, v;
-};
-
-Results run(const Attention& attention, const std::vector<ls::Tensor>& in, const ls::Tensor& grad) {
-  std::vector<ls::Tensor> leaves;
-  for (std::size_t i = 0; i < 3; ++i) leaves.push_back(in[i].clone().requires_grad_());
-  if (in.size() > 3) leaves.push_back(in[3]);
-  const ls::Tensor out = attention(leaves);
-  out.backward(grad);
-  return {out.detach(), leaves[0].grad(), leaves[1].grad(), leaves[2].grad()};
-}
-
-// The rows of all positions (dimension -2) that belong to rank `own`.
-ls::Tensor block(const ls::Tensor& x, const Case& of, int own) {
-  const std::int64_t chunks = of.kind == Kind::kRingZigzag ? 2 * of.ranks : of.ranks, each = of.time / chunks;
-  const ls::Tensor first = x.narrow(-2, own * each, each);
-  return of.kind == Kind::kRingZigzag ? ls::cat({first, x.narrow(-2, (chunks - 1 - own) * each, each)}, -2) : first;
-}
-
-ls::Tensor mask_of(const Case& of) {
-  const std::int64_t t = of.time;
-  switch (of.masking) {
-    case Masking::kBool: {  // with rows that have no key, and rows whose keys are all on one rank
-      const ls::Tensor mask = ls::rand({2, 1, t, t}) > 0.6;
-      mask.narrow(-2, 3, 2).fill_(0);
-      mask.narrow(-2, 7, 1).fill_(0);
-      mask.narrow(-2, 7, 1).narrow(-1, t - 1, 1).fill_(1);
-      return mask;
-    }
-    case Masking::kAdded:
-      return ls::randn({t, t}, {.dtype = of.dtype});
-    case Masking::kPadding:
-      return ls::arange(t).reshape({1, 1, 1, t}) < ls::tensor({t - 5, t / 3}).reshape({2, 1, 1, 1});
-    case Masking::kPerHead:
-      return ls::randn({of.heads, t, t}, {.dtype = of.dtype});
-    default:
-      return {};
-  }
-}
-
-// Sets up an attention as the case says, with dropout off.
-void set(Attention& attention, const Case& of) {
-  attention.causal = of.masking == Masking::kCausal;
-  attention.gqa = of.kv_heads < of.heads;
-}
-
-void check_close(const ls::Tensor& got, const ls::Tensor& want, ls::DType dtype) {
-  const double scale = ls::max(ls::abs(want)).item<double>(), worst = ls::max(ls::abs(got - want)).item<double>();
-  CHECK(worst <= (dtype == ls::kFloat64 ? 1e-13 : dtype == ls::kFloat32 ? 2e-6 : 2e-2) * std::max(scale, 1e-3));
-}
-
-void check_case(const Case& of) {
-  CAPTURE(describe(of));
-  ls::manual_seed(static_cast<std::uint64_t>(of.ranks * 100 + static_cast<int>(of.masking)));
-  const ls::TensorOptions options{.dtype = of.dtype};
-  // Queries as models make them: (batch, time, heads, dim), transposed.
-  const ls::Tensor q = ls::randn({2, of.time, of.heads, 8}, options).transpose(1, 2),
-                   k = ls::randn({2, of.kv_heads, of.time, 8}, options),
-                   v = ls::randn({2, of.kv_heads, of.time, 12}, options),
-                   grad = ls::randn({2, of.heads, of.time, 12}, options), mask = mask_of(of);
-  Attention whole;
-  set(whole, of);
-  const Results want = run(whole, mask.defined() ? std::vector{q, k, v, mask} : std::vector{q, k, v}, grad);
-  with_threads("local", of.ranks, [&](const Group& group) {
-    const int own = group->rank();
-    const par::DeviceMesh mesh(group, {{"cp", of.ranks}});
-    std::vector<ls::Tensor> mine{block(q, of, own), block(k, of, own), block(v, of, own)};
-    if (mask.defined()) mine.push_back(mask.size(-2) == 1 ? mask : block(mask, of, own));
-    std::optional<Results> first;
-    for (const bool gather : {false, true}) {
-      Attention attention;
-      set(attention, of);
-      par::context_parallel(attention, mesh, {.attention = of.kind, .gather_keys = gather});
-      const Results got = run(attention, mine, block(grad, of, own));
-      const auto compare = [&](ls::Tensor Results::*each) {
-        check_close(got.*each, block(want.*each, of, own), of.dtype);
-        CHECK(!ls::any(ls::isnan(got.*each)).item<bool>());
-        if (first) CHECK(same_bits(got.*each, (*first).*each));
-      };
-      compare(&Results::out), compare(&Results::q), compare(&Results::k), compare(&Results::v);
-      if (!first) first = got;
-    }
-  });
-}
-
-constexpr Kind kKinds[] = {Kind::kRingZigzag, Kind::kRing, Kind::kUlysses};
-
-}  // namespace
+using namespace context_attention;
 
 TEST_CASE("attention over blocks of a sequence equals attention of one rank") {
   for (const Kind kind : kKinds) {
@@ -200,4 +73,98 @@ TEST_CASE("MultiheadAttention with padding, causal or not") {
       });
     }
   }
+}
+
+TEST_CASE("one position for each rank, many positions, and none") {
+  for (const Kind kind : kKinds) {
+    for (const Masking masking : {Masking::kCausal, Masking::kAdded, Masking::kPadding, Masking::kPerHead}) {
+      if (kind != Kind::kRingZigzag) check_case({.ranks = 3, .kind = kind, .masking = masking, .time = 3});
+      check_case({.ranks = 2, .kind = kind, .masking = masking, .heads = 2, .kv_heads = 2, .time = 360});
+    }
+    with_threads("local", 2, [&](const Group& group) {
+      Attention attention;
+      par::context_parallel(attention, par::DeviceMesh(group, {{"cp", 2}}), {.attention = kind});
+      const ls::Tensor none = ls::zeros({2, 4, 0, 8}).requires_grad_();
+      const ls::Tensor out = attention({none, none, none});
+      CHECK(out.shape() == none.shape());
+      out.sum().backward();
+    });
+  }
+}
+
+// With dropout there is no result of one rank to compare with: backward must use the masks of forward.
+TEST_CASE("with dropout, the gradients are the derivatives of what forward has computed") {
+  constexpr double kStep = 1e-5;
+  for (const Kind kind : kKinds) {
+    for (const bool gather : {false, true}) {
+      CAPTURE(static_cast<int>(kind));
+      with_threads("local", 3, [&](const Group& group) {
+        ls::manual_seed(static_cast<std::uint64_t>(group->rank()));
+        Attention attention;
+        attention.causal = true, attention.dropout = 0.3;
+        par::context_parallel(attention, par::DeviceMesh(group, {{"cp", 3}}),
+                              {.attention = kind, .gather_keys = gather});
+        const ls::TensorOptions f64{.dtype = ls::kFloat64};
+        const ls::Shape shape{2, 3, 8, 4};
+        std::vector<ls::Tensor> in, along;
+        for (int i = 0; i < 3; ++i) in.push_back(ls::randn(shape, f64)), along.push_back(ls::randn(shape, f64));
+        const ls::Tensor weights = ls::randn(shape, f64);
+        const auto loss_at = [&](double t) {  // of all ranks, with the same masks each time
+          ls::manual_seed(7 + static_cast<std::uint64_t>(group->rank()));
+          std::vector<ls::Tensor> moved;
+          for (std::size_t i = 0; i < 3; ++i) moved.push_back(in[i] + along[i] * t);
+          return group->mean((attention(moved) * weights).sum().item<double>());
+        };
+        ls::manual_seed(7 + static_cast<std::uint64_t>(group->rank()));
+        for (ls::Tensor& each : in) each.requires_grad_();
+        (attention(in) * weights).sum().backward();
+        double by = 0;
+        for (std::size_t i = 0; i < 3; ++i) by += (in[i].grad() * along[i]).sum().item<double>();
+        const double analytic = group->mean(by);
+        for (ls::Tensor& each : in) each = each.detach();
+        const double numeric = (loss_at(kStep) - loss_at(-kStep)) / (2 * kStep);
+        CHECK(analytic == doctest::Approx(numeric).epsilon(1e-7));
+      });
+    }
+  }
+}
+
+TEST_CASE("gradients of some of the operands only") {
+  for (const Kind kind : kKinds) {
+    for (const bool gather : {false, true}) {
+      with_threads("local", 2, [&](const Group& group) {
+        Attention attention;
+        attention.causal = true;
+        par::context_parallel(attention, par::DeviceMesh(group, {{"cp", 2}}),
+                              {.attention = kind, .gather_keys = gather});
+        std::vector<ls::Tensor> in;
+        for (int i = 0; i < 3; ++i) in.push_back(ls::randn({1, 2, 6, 4}));
+        const auto gradients = [&](unsigned wanted) {
+          std::vector<ls::Tensor> leaves;
+          for (unsigned i = 0; i < 3; ++i) leaves.push_back(in[i].clone().requires_grad_((wanted >> i & 1u) != 0));
+          attention(leaves).sum().backward();
+          return leaves;
+        };
+        const std::vector<ls::Tensor> all = gradients(7);
+        for (unsigned wanted = 1; wanted < 7; ++wanted) {
+          const std::vector<ls::Tensor> some = gradients(wanted);
+          for (unsigned i = 0; i < 3; ++i) {
+            if ((wanted >> i & 1u) != 0) CHECK(same_bits(some[i].grad(), all[i].grad()));
+          }
+        }
+      });
+    }
+  }
+}
+
+TEST_CASE("a mask that is changed between forward and backward") {
+  with_threads("local", 2, [](const Group& group) {
+    Attention attention;
+    par::context_parallel(attention, par::DeviceMesh(group, {{"cp", 2}}), {.attention = Kind::kRing});
+    const ls::Tensor x = ls::randn({1, 2, 4, 4}).requires_grad_(), mask = ls::zeros({4, 8});
+    const ls::Tensor y = attention({x, x, x, mask}).sum();
+    mask.fill_(1);
+    CHECK_THROWS_WITH_AS(y.backward(), doctest::Contains("changed in place after it was saved for backward"),
+                         ls::InvalidArgument);
+  });
 }

@@ -43,14 +43,13 @@ const ls::Tensor kMask = ls::ones({4, 4}, {.dtype = ls::kBool});
 
 }  // namespace
 
-TEST_CASE("attention that blocks of a sequence cannot compute") {
-  check_call(
-      2, Kind::kRing, {}, {.time = 4, .time_k = 6},
-      "attention: context_parallel: q is (1, 2, 4, 4) f32 cpu, k is (1, 2, 6, 4) f32 cpu; expected queries and keys of "
-      "the same positions");
+TEST_CASE("attention that sequence blocks cannot compute") {
+  check_call(2, Kind::kRing, {}, {.time = 4, .time_k = 6},
+             "attention: context_parallel: q is (1, 2, 4, 4) f32 cpu, k is (1, 2, 6, 4) f32 cpu; expected as many "
+             "queries as keys: cross-attention to another length is not supported");
   check_call(
       2, Kind::kRingZigzag, {}, {.time = 3, .time_k = 3},
-      "attention: context_parallel: 3 positions on this rank are not two equal chunks, as kRingZigzag needs; cut "
+      "attention: context_parallel: 3 positions on this rank are not two equal half blocks, as kRingZigzag needs; cut "
       "sequences with split_sequence");
   check_call(
       2, Kind::kRing, {.attn_mask = kMask}, {},
@@ -78,22 +77,21 @@ TEST_CASE("second derivatives below context_parallel") {
     const ls::Tensor q = ls::randn({1, 2, 4, 4}).requires_grad_();
     const ls::Tensor y = net({q, q, q}).sum();
     CHECK_THROWS_WITH_AS(ls::autograd::grad({y}, {q}, {.create_graph = true}),
-                         "scaled_dot_product_attention (backward): second derivatives are not supported below "
-                         "context_parallel",
+                         "scaled_dot_product_attention (backward): context_parallel: second derivatives are not "
+                         "supported; call backward without create_graph",
                          ls::InvalidArgument);
   });
 }
 
-TEST_CASE("ranks whose blocks differ in length") {
-  with_threads("local", 2, [](const Group& group) {
-    const par::DeviceMesh mesh(group, {{"cp", 2}});
-    for (const Kind kind : {Kind::kRing, Kind::kUlysses}) {
+TEST_CASE("ranks whose sequence blocks differ in length") {
+  for (const Kind kind : {Kind::kRing, Kind::kUlysses}) {
+    with_threads("local", 2, [&](const Group& group) {
       Net net;
-      par::context_parallel(net, mesh, {.attention = kind});
+      par::context_parallel(net, par::DeviceMesh(group, {{"cp", 2}}), {.attention = kind});
       const ls::Tensor q = ls::randn({1, 2, 4 + 2 * group->rank(), 4});
       CHECK_THROWS_AS(net({q, q, q}), ls::CommError);
-    }
-  });
+    });
+  }
 }
 
 TEST_CASE("a mesh or a batch that cannot be cut") {
@@ -101,22 +99,44 @@ TEST_CASE("a mesh or a batch that cannot be cut") {
     const par::DeviceMesh mesh(group, {{"dp", 2}, {"cp", 2}});
     Net net;
     CHECK_THROWS_WITH_AS(par::context_parallel(net, mesh),
-                         "context_parallel: the mesh has the axes dp 2 x cp 2; pass one of them: mesh[\"cp\"]",
+                         "context_parallel: the mesh has the axes dp 2 x cp 2; pass the one whose ranks share each "
+                         "sequence, for example mesh[\"cp\"]",
                          ls::InvalidArgument);
     CHECK_THROWS_WITH_AS(par::split_sequence({}, mesh),
-                         "split_sequence: the mesh has the axes dp 2 x cp 2; pass one of them: mesh[\"cp\"]",
+                         "split_sequence: the mesh has the axes dp 2 x cp 2; pass the one whose ranks share each "
+                         "sequence, for example mesh[\"cp\"]",
                          ls::InvalidArgument);
     const ls::Tensor good = ls::zeros({2, 8}), odd = ls::zeros({2, 10}), flat = ls::zeros({8});
     CHECK_THROWS_WITH_AS(
         par::split_sequence({good, odd}, mesh["cp"]),
-        "split_sequence: tensor 1 is (2, 10) f32 cpu: 10 positions cannot be cut into 4 equal chunks (2 for "
-        "each rank); pad them to 12",
+        "split_sequence: tensor 1 is (2, 10) f32 cpu: 10 positions cannot be cut into 4 equal parts (2 for "
+        "each rank); use sequences of 12 positions",
         ls::InvalidArgument);
     CHECK(par::split_sequence({odd}, mesh["cp"], Kind::kRing)[0].shape() == ls::Shape{2, 5});
     CHECK_THROWS_WITH_AS(par::split_sequence({flat}, mesh["cp"]),
-                         "split_sequence: tensor 0 is (8) f32 cpu; expected (batch, time, ...)", ls::InvalidArgument);
+                         "split_sequence: tensor 0 is (8) f32 cpu; expected (batch, time, ...): positions are "
+                         "arange(time).expand({batch, time})",
+                         ls::InvalidArgument);
     CHECK_THROWS_WITH_AS(par::split_sequence({ls::Tensor()}, mesh["cp"]),
-                         "split_sequence: tensor 0 is undefined; expected (batch, time, ...)", ls::InvalidArgument);
+                         "split_sequence: tensor 0 is undefined; expected (batch, time, ...): positions are "
+                         "arange(time).expand({batch, time})",
+                         ls::InvalidArgument);
+  });
+}
+
+TEST_CASE("ranks that load other sequences") {
+  with_threads("local", 4, [](const Group& group) {
+    const par::DeviceMesh mesh(group, {{"cp", 4}});
+    for (const bool same_shape : {true, false}) {
+      const ls::Tensor ids = ls::full({2, same_shape || group->rank() != 2 ? 8 : 16}, group->rank() == 2 ? 1 : 0);
+      CHECK_THROWS_WITH_AS(
+          par::split_sequence({ids, ids}, mesh),
+          "split_sequence: rank 2 of the axis has other tensors than rank 0, but all ranks along it must "
+          "load the same sequences; give a sampler the rank and size of the axis dp, or those of "
+          "run.first_micro_batch()",
+          ls::InvalidArgument);
+    }
+    CHECK(par::split_sequence({ls::zeros({2, 8})}, mesh)[0].size(1) == 2);
   });
 }
 
@@ -125,7 +145,7 @@ TEST_CASE("modes that would leave out the other ranks' part of the gradients") {
     return mode +
            ": the model is context-parallel over 2 ranks, and each has a part of the gradients; train it with "
            "DistributedDataParallel or ShardedDataParallel over a group with all of them: "
-           "mesh.flatten({\"cp\", \"dp\"}).group()";
+           "mesh.flatten({\"cp\", \"dp\"}).group(), or mesh[\"cp\"].group() if there is no other axis";
   };
   with_threads("local", 4, [&](const Group& group) {
     const par::DeviceMesh mesh(group, {{"dp", 2}, {"cp", 2}});
@@ -138,6 +158,67 @@ TEST_CASE("modes that would leave out the other ranks' part of the gradients") {
     CHECK_THROWS_WITH_AS(par::ShardedDataParallel(net, mesh["dp"].group()), text("ShardedDataParallel").c_str(),
                          ls::InvalidArgument);
     CHECK_NOTHROW(par::DistributedDataParallel(net, mesh.flatten({"cp", "dp"}).group()));
+  });
+}
+
+TEST_CASE("ranks and calls with different options") {
+  with_threads("local", 2, [](const Group& group) {
+    const par::DeviceMesh mesh(group, {{"cp", 2}});
+    Net net;
+    CHECK_THROWS_WITH_AS(
+        par::context_parallel(net, mesh, {.attention = group->rank() == 0 ? Kind::kRing : Kind::kUlysses}),
+        "context_parallel: ranks have different options: rank 0 has kRing, rank 1 has kUlysses", ls::CommError);
+    CHECK_THROWS_AS(par::context_parallel(net, mesh, {.gather_keys = group->rank() == 0}), ls::CommError);
+    par::context_parallel(net, mesh, {.attention = Kind::kRing});
+    const ls::Tensor q = par::split_sequence({ls::ones({2, 8, 8})}, mesh)[0].reshape({1, 2, 4, 8});
+    CHECK_THROWS_WITH_AS(net({q, q, q}),
+                         "attention: context_parallel: the module's attention is kRing, but split_sequence has cut the "
+                         "sequences for kRingZigzag; pass the same ContextAttention to both",
+                         ls::InvalidArgument);
+    par::split_sequence({ls::ones({2, 8})}, mesh, Kind::kUlysses);
+    CHECK_NOTHROW(net({q, q, q}));
+  });
+}
+
+TEST_CASE("a group with the ranks of a sequence in other places, and a model that is context-parallel too late") {
+  with_threads("local", 4, [](const Group& group) {
+    const par::DeviceMesh mesh(group, {{"dp", 2}, {"cp", 2}});
+    Net net, other;
+    par::GradientAccumulation alone(other);
+    par::DistributedDataParallel of_dp(other, mesh["dp"].group());
+    par::context_parallel(net, mesh["cp"]);
+    par::context_parallel(other, mesh["cp"]);
+    const auto text = [](const std::string& mode) {
+      return mode +
+             ": the ranks that share a sequence have the wrong places in the group, and the bits would depend on "
+             "the mesh; name the axis cp first: mesh.flatten({\"cp\", \"dp\"}).group()";
+    };
+    CHECK_THROWS_WITH_AS(par::DistributedDataParallel(net, group), text("DistributedDataParallel").c_str(),
+                         ls::InvalidArgument);
+    CHECK_THROWS_WITH_AS(par::ShardedDataParallel(net, mesh.flatten({"dp", "cp"}).group()),
+                         text("ShardedDataParallel").c_str(), ls::InvalidArgument);
+    const ls::Tensor x = ls::ones({1, 4, 4});
+    const auto loss = [&](const ls::Tensor& x, const ls::Tensor&) { return other(x).sum(); };
+    CHECK_THROWS_WITH_AS(alone.backward(x, x, loss), doctest::Contains("GradientAccumulation: the model is context-"),
+                         ls::InvalidArgument);
+    CHECK_THROWS_WITH_AS(of_dp.backward(x, x, loss),
+                         doctest::Contains("DistributedDataParallel: the model is context-"), ls::Error);
+  });
+}
+
+TEST_CASE("layers whose forward takes masks are called by its name") {
+  with_threads("local", 2, [](const Group& group) {
+    ls::manual_seed(1);
+    nn::TransformerEncoder whole(2, 8, 2, {.dim_feedforward = 8, .dropout = 0}),
+        encoder(2, 8, 2, {.dim_feedforward = 8, .dropout = 0});
+    encoder.load_state_dict(whole.state_dict());
+    const par::DeviceMesh mesh(group, {{"cp", 2}});
+    const ls::Tensor x = ls::randn({1, 8, 8}), want = whole.forward(x, {.is_causal = true});
+    par::context_parallel(encoder, mesh);
+    const ls::Tensor got = encoder.forward(par::split_sequence({x}, mesh)[0], {.is_causal = true});
+    CHECK(ls::max(ls::abs(got - par::split_sequence({want}, mesh)[0])).item<double>() < 1e-5);
+    par::context_parallel(encoder, par::DeviceMesh(nullptr, {{"cp", 1}}));  // removes it
+    CHECK(same_bits(encoder.forward(x, {.is_causal = true}).detach(), want.detach()));
   });
 }
 

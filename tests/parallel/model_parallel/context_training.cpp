@@ -1,5 +1,6 @@
 // The same bits with ranks that are processes: those of threads (context_training_threads.cpp), in every mode.
 #include "tests/parallel/model_parallel/context_training.h"
+#include "tests/parallel/model_parallel/context_attention.h"
 #include "tests/parallel/model_parallel/failing_context.h"
 
 using namespace context_training;
@@ -18,3 +19,11 @@ TEST_CASE("processes of cp and dp have the bits of threads") {
 }
 
 TEST_CASE("an exception on one rank ends the step on all, which are processes") { check_failing_rank("shm"); }
+
+// Messages that no buffer holds: each rank sends and receives at the same time.
+TEST_CASE("sequence blocks of several hundred kilobytes") {
+  for (const context_attention::Kind kind : context_attention::kKinds) {
+    for (const int ranks : {2, 4})
+      context_attention::check_case({.ranks = ranks, .kind = kind, .heads = 4, .kv_heads = 4, .time = 2048}, "shm");
+  }
+}

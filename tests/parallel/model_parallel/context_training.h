@@ -22,6 +22,7 @@ struct ModelOptions {
   std::int64_t heads = 4, kv_heads = 4;
   double dropout = 0;
   bool recompute = false, frozen = false, bf16 = false;
+  bool accumulates = false;  // another batch before each step, in no_sync
 };
 
 struct Block : nn::Module {
@@ -111,17 +112,23 @@ void train_steps(Run& run, ls::optim::Optimizer& optimizer, const ls::parallel::
                  const ModelOptions& options, int first, int last, Outcome& outcome) {
   const std::int64_t d = mesh ? (*mesh)["dp"].rank() : 0, rows = kSamples / layout.dp;
   const nn::CrossEntropyLoss criterion;
-  for (int step = first; step < last; ++step) {
+  const auto backward = [&](int batch) {
     std::vector<ls::Tensor> mine;
-    for (const ls::Tensor& each : batch_of(step)) mine.push_back(each.narrow(0, d * rows, rows));
+    for (const ls::Tensor& each : batch_of(batch)) mine.push_back(each.narrow(0, d * rows, rows));
     if (mesh) mine = par::split_sequence(mine, (*mesh)["cp"], layout.kind);
+    return run.backward(std::vector{mine[0], mine[1]}, mine[2],
+                        [&](const std::vector<ls::Tensor>& x, const ls::Tensor& y) {
+                          const ls::AutocastGuard autocast(ls::kBFloat16, options.bf16);
+                          return criterion(run.module()(x).flatten(0, 1), y.flatten());
+                        });
+  };
+  for (int step = first; step < last; ++step) {
     optimizer.zero_grad();
-    const ls::Tensor loss = run.backward(std::vector{mine[0], mine[1]}, mine[2],
-                                         [&](const std::vector<ls::Tensor>& x, const ls::Tensor& y) {
-                                           const ls::AutocastGuard autocast(ls::kBFloat16, options.bf16);
-                                           return criterion(run.module()(x).flatten(0, 1), y.flatten());
-                                         });
-    outcome.losses.push_back(loss.item<double>());
+    if (options.accumulates) {
+      const auto alone = run.no_sync();
+      backward(step + 1000);
+    }
+    outcome.losses.push_back(backward(step).template item<double>());
     run.clip_grad_norm_(0.5);
     optimizer.step();
   }

@@ -47,6 +47,15 @@ TEST_CASE("with grouped queries, recomputation, frozen parameters and bf16") {
   }
 }
 
+TEST_CASE("with gradients of several steps") {
+  const ModelOptions options{.dropout = 0.1, .accumulates = true};
+  for (const Kind kind : {Kind::kRingZigzag, Kind::kUlysses}) {
+    const Outcome want = train_threads({.cp = 2, .kind = kind}, options, 4);
+    check_outcome("local", {2, 1, 2, kind}, options, 4, want);
+    check_outcome("local", {2, 1, 3, kind}, options, 4, want);
+  }
+}
+
 TEST_CASE("losses are those of whole sequences, up to rounding") {
   const Outcome whole = train(nullptr, {}, {}, kSteps);
   for (const Kind kind : {Kind::kRingZigzag, Kind::kRing, Kind::kUlysses}) {

@@ -88,13 +88,14 @@ TEST_CASE("every mesh of a partition has the same bits") {
                                     {2, {{"fsdp", 2}}},
                                     {4, {{"fsdp", 4}}, 1},
                                     {4, {{"fsdp", 4}}, 2}});
-  for (const Kind kind : {Kind::kRingZigzag, Kind::kUlysses}) {
+  for (const Kind kind : {Kind::kRingZigzag, Kind::kRing, Kind::kUlysses}) {
     check_same({.micro_batches = 4, .sequence_blocks = 4, .attention = kind}, {{4, {{"cp", 4}}},
                                                                                {4, {{"cp", 4}, {"fsdp", 1}}},
                                                                                {8, {{"dp", 2}, {"cp", 4}}},
                                                                                {8, {{"cp", 4}, {"dp", 2}}},
                                                                                {8, {{"fsdp", 2}, {"cp", 4}}, 3},
-                                                                               {8, {{"fsdp", 2}, {"cp", 4}}, 2}});
+                                                                               {8, {{"fsdp", 2}, {"cp", 4}}, 2},
+                                                                               {8, {{"fsdp", 2}, {"cp", 4}}, 1}});
     check_same({.micro_batches = 4, .sequence_blocks = 2, .attention = kind},
                {{2, {{"cp", 2}}}, {4, {{"dp", 2}, {"cp", 2}}}, {8, {{"fsdp", 4}, {"cp", 2}}}});
   }
@@ -123,10 +124,12 @@ TEST_CASE("a mesh that does not fit the partition") {
               "Parallel: axis pp has 2 ranks, but pipeline parallelism is not built yet; use 1");
   check_error(1, {{"dp", 1}}, {.partition = {.tensor_slices = 2}},
               "Parallel: 2 tensor slices, but tensor parallelism is not built yet; use 1");
-  check_error(1, {{"dp", 1}}, {.partition = {.sequence_blocks = 4}},
-              "Parallel: 4 sequence blocks, but axis cp has 1 rank; expected as many ranks as blocks");
-  check_error(2, {{"cp", 2}}, {.partition = four},
-              "Parallel: 1 sequence blocks, but axis cp has 2 ranks; expected as many ranks as blocks");
+  check_error(
+      1, {{"dp", 1}}, {.partition = {.sequence_blocks = 4}},
+      "Parallel: axis cp has 1 rank, but the partition has 4 sequence blocks; set .partition.sequence_blocks to 1");
+  check_error(
+      2, {{"cp", 2}}, {.partition = four},
+      "Parallel: axis cp has 2 ranks, but the partition has 1 sequence block; set .partition.sequence_blocks to 2");
   check_error(1, {{"dp", 1}}, {.partition = {.micro_batches = 0}},
               "Parallel: 0 micro-batches, 1 tensor slices, 1 sequence blocks; expected 1 or more of each");
   check_error(1, {{"dp", 1}}, {.chunks_per_rank = 0}, "Parallel: .chunks_per_rank is 0, expected 1 or more");
@@ -137,14 +140,16 @@ TEST_CASE("patterns of a plan and of a chain") {
     check_error(1, {{"dp", 1}}, options, want);
   };
   check({.plan = {{"blocks.*.qkv", par::ColwiseParallel{}}}},
-        "Parallel: .plan: pattern \"blocks.*.qkv\" names no module");
+        "Parallel: .plan: pattern \"blocks.*.qkv\" names no module; paths are those of named_parameters() without the "
+        "last name");
   check({.plan = {{"blocks.*.norm1", par::RowwiseParallel{}}}},
         "Parallel: pattern \"blocks.*.norm1\" names LayerNorm; RowwiseParallel is for Linear");
   check({.plan = {{"blocks.*.up", par::AttentionParallel{}}}},
         "Parallel: pattern \"blocks.*.up\" names Linear; AttentionParallel is for MultiheadAttention");
   check({.plan = {{"blocks.*.up", par::ColwiseParallel{}}, {"blocks.1.*", par::Recompute{}}}},
         "Parallel: blocks.1.up has two styles, by the patterns \"blocks.*.up\" and \"blocks.1.*\"");
-  check({.chain = {"tokens", "positions", "block.*"}}, "Parallel: .chain: \"block.*\" names no module");
+  check({.chain = {"tokens", "positions", "block.*"}},
+        "Parallel: .chain: \"block.*\" names no module; paths are those of named_parameters() without the last name");
   check({.chain = {"tokens", "positions", "blocks.*", "blocks.1", "head"}},
         "Parallel: .chain names blocks.1 twice: \"blocks.1\"");
   check({.chain = {"tokens", "blocks", "blocks.*", "head"}}, "Parallel: .chain names blocks.0 twice: \"blocks.*\"");
@@ -158,6 +163,19 @@ TEST_CASE("patterns of a plan and of a chain") {
                                         {"tokens", par::VocabParallel{}},
                                         {"blocks.*.norm1", par::SequenceParallel{}}},
                                .chain = {"tokens", "positions", "blocks.*", "head"}}));
+}
+
+TEST_CASE("what is not built yet, or twice there, is refused") {
+  check_error(1, {{"dp", 1}}, {.plan = {{"blocks.*", par::Recompute{}}}},
+              "Parallel: the style Recompute (\"blocks.*\") is not built yet; call autograd::checkpoint in the model");
+  with_threads("local", 2, [](const Group& group) {
+    const par::DeviceMesh mesh(group, {{"cp", 2}});
+    Model model({});
+    par::context_parallel(model, mesh);
+    CHECK_THROWS_WITH_AS(par::Parallel(model, mesh, {.partition = {.sequence_blocks = 2}}),
+                         "Parallel: the model is context-parallel already; leave context_parallel out",
+                         ls::InvalidArgument);
+  });
 }
 
 TEST_CASE("join and hooks are refused") {
@@ -183,6 +201,8 @@ TEST_CASE("the model is context-parallel as long as the run exists") {
       const std::vector<ls::Tensor> mine = run.split_sequence(batch);
       const ls::Tensor own = run(std::vector{mine[0], mine[1]}).detach();
       CHECK(ls::max(ls::abs(own - run.split_sequence({want})[0])).item<double>() < 1e-5);
+      run.gathered([&] { CHECK(same_bits(model({batch[0], batch[1]}).detach(), want)); });
+      CHECK(same_bits(run(std::vector{mine[0], mine[1]}).detach(), own));
     }
     CHECK(same_bits(model({batch[0], batch[1]}).detach(), want));
   });

@@ -1,0 +1,34 @@
+#include "support/mesh.h"
+
+#include <algorithm>
+#include <string>
+
+#include "support/strategy.h"
+#include "tools/mesh_axes.h"
+
+namespace samples {
+
+namespace par = lockstep::parallel;
+
+std::vector<par::MeshAxis> mesh_of(const Options& options, int ranks) {
+  if (!options.mesh.empty()) return parse_mesh(options.mesh);
+  return {{options.strategy == "context" ? "cp" : "dp", ranks}};
+}
+
+int ranks_along(const std::vector<par::MeshAxis>& mesh, const std::string& axis) {
+  const auto found = std::ranges::find(mesh, axis, &par::MeshAxis::name);
+  return found == mesh.end() ? 1 : found->size;
+}
+
+int data_ranks(const Options& options, int ranks) {
+  if (!has_mesh(options.strategy)) return ranks;
+  const std::vector<par::MeshAxis> mesh = mesh_of(options, ranks);
+  return ranks_along(mesh, "dp") * ranks_along(mesh, "fsdp");
+}
+
+par::ContextAttention attention_of(const Options& options) {
+  if (options.attention == "ulysses") return par::ContextAttention::kUlysses;
+  return options.attention == "ring" ? par::ContextAttention::kRing : par::ContextAttention::kRingZigzag;
+}
+
+}  // namespace samples
