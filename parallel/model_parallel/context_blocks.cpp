@@ -4,6 +4,11 @@
 
 namespace lockstep::parallel {
 
+const char* name_of(ContextAttention attention) {
+  constexpr const char* kNames[] = {"kRingZigzag", "kRing", "kUlysses"};
+  return kNames[static_cast<std::size_t>(attention)];
+}
+
 BlockPair SequenceBlocks::pair(int queries_of, int keys_of, std::int64_t time, bool causal) const {
   const BlockPair all{0, time, time, false}, none{};
   if (!causal) return all;

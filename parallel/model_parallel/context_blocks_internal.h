@@ -7,6 +7,8 @@
 
 namespace lockstep::parallel {
 
+const char* name_of(ContextAttention attention);  // "kRing"
+
 // The part of a sequence block's queries and another's keys in which causal attention has weights. Keys are the first
 // `keys` of their sequence block.
 struct BlockPair {

@@ -9,6 +9,7 @@
 #include "lockstep/autograd/ops/creation.h"
 #include "lockstep/base/check_internal.h"
 #include "lockstep/nn/hash_internal.h"
+#include "lockstep/parallel/model_parallel/context_blocks_internal.h"
 #include "lockstep/parallel/model_parallel/ring_internal.h"
 #include "lockstep/parallel/model_parallel/ulysses_internal.h"
 #include "lockstep/parallel/step/model_check_internal.h"
@@ -20,11 +21,6 @@ namespace {
 
 SequenceBlocks blocks_of(const DeviceMesh& axis, ContextAttention attention) {
   return {.count = axis.size(), .own = axis.rank(), .is_zigzag = attention == ContextAttention::kRingZigzag};
-}
-
-const char* text_of(ContextAttention attention) {
-  constexpr const char* kNames[] = {"kRingZigzag", "kRing", "kUlysses"};
-  return kNames[static_cast<std::size_t>(attention)];
 }
 
 void require_one_axis(const char* op, const DeviceMesh& axis) {
@@ -86,7 +82,7 @@ void ContextRunner::require(const Tensor& q, const Tensor& k, const Tensor& v, c
       !split.is_any || split.is_zigzag == blocks_.is_zigzag,
       "context_parallel: the module's attention is {}, but split_sequence has cut the sequences {}; pass the "
       "same ContextAttention to both",
-      text_of(options_.attention), split.is_zigzag ? "for kRingZigzag" : "for kRing and kUlysses");
+      name_of(options_.attention), split.is_zigzag ? "for kRingZigzag" : "for kRing and kUlysses");
   const Tensor& mask = options.attn_mask;
   if (!mask.defined()) return;
   LOCKSTEP_CHECK(!autograd::requires_grad(mask),
@@ -131,7 +127,7 @@ void context_parallel(nn::Module& module, const DeviceMesh& axis, const ContextP
   require_one_axis("context_parallel", axis);
   if (axis.size() > 1)
     check_same_text("context_parallel: ranks have different options",
-                    fmt::format("{}{}", text_of(options.attention), options.gather_keys ? ", .gather_keys" : ""),
+                    fmt::format("{}{}", name_of(options.attention), options.gather_keys ? ", .gather_keys" : ""),
                     *axis.group());
   nn::set_runner(module, axis.size() > 1 ? std::make_shared<const ContextRunner>(axis, options) : nullptr);
 }

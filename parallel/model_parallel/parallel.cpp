@@ -14,6 +14,7 @@
 #include "lockstep/base/finally_internal.h"
 #include "lockstep/nn/module_runner_internal.h"
 #include "lockstep/parallel/checkpoint/checkpoint.h"
+#include "lockstep/parallel/model_parallel/context_blocks_internal.h"
 #include "lockstep/parallel/model_parallel/styles_internal.h"
 #include "lockstep/parallel/replicated/distributed.h"
 #include "lockstep/parallel/replicated/gradient_accumulation.h"
@@ -30,11 +31,6 @@ bool has_axis(const DeviceMesh& mesh, std::string_view name) {
   return std::ranges::find(axes, name, &MeshAxis::name) != axes.end();
 }
 int ranks_of(const DeviceMesh& mesh, const std::string& axis) { return has_axis(mesh, axis) ? mesh[axis].size() : 1; }
-
-const char* text_of(ContextAttention attention) {
-  constexpr const char* kNames[] = {"zigzag ring", "ring", "Ulysses"};
-  return kNames[static_cast<std::size_t>(attention)];
-}
 
 void check_axes(const DeviceMesh& mesh) {
   for (const MeshAxis& axis : mesh.axes()) {
@@ -117,6 +113,8 @@ Mode make_mode(nn::Module& module, std::shared_ptr<ProcessGroup> group, int micr
           .stage = options.stage, .units = options.units, .micro_batches_per_rank = micro_batches});
 }
 
+}  // namespace
+
 // Makes a module context-parallel while it exists.
 class ContextParallelGuard {
  public:
@@ -139,8 +137,6 @@ class ContextParallelGuard {
  private:
   nn::Module& module_;
 };
-
-}  // namespace
 
 struct Parallel::State {
   State(nn::Module& module, const DeviceMesh& mesh, const ParallelOptions& options);
@@ -184,7 +180,7 @@ Parallel::State::State(nn::Module& of, const DeviceMesh& mesh, const ParallelOpt
   const std::string blocks_text =
       partition.sequence_blocks == 1
           ? "whole"
-          : fmt::format("{} sequence blocks, {}", partition.sequence_blocks, text_of(partition.attention));
+          : fmt::format("{} sequence blocks, {}", partition.sequence_blocks, name_of(partition.attention));
   layout = fmt::format("micro-batches  {}, of which this rank has {} from {}\nsequence       {}\n",
                        partition.micro_batches, micro_batches, first, blocks_text);
 }
