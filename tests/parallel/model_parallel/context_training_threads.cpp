@@ -6,7 +6,7 @@ using namespace context_training;
 
 namespace {
 
-constexpr int kSteps = 20;
+constexpr int kSteps = LOCKSTEP_SLOWDOWN > 1 ? 3 : 20;
 
 double worst_difference(const Outcome& a, const Outcome& b) {
   double worst = 0;
