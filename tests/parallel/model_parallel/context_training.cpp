@@ -26,8 +26,9 @@ TEST_CASE("an exception on one rank ends the step on all, which are processes") 
 
 // Messages that no buffer holds: each rank sends and receives at the same time.
 TEST_CASE("sequence blocks of several hundred kilobytes") {
+  constexpr std::int64_t kPositions = LOCKSTEP_SLOWDOWN > 1 ? 1024 : 2048;
   for (const context_attention::Kind kind : context_attention::kKinds) {
     for (const int ranks : {2, 4})
-      context_attention::check_case({.ranks = ranks, .kind = kind, .heads = 4, .kv_heads = 4, .time = LOCKSTEP_SLOWDOWN > 1 ? 1024 : 2048}, "shm");
+      context_attention::check_case({.ranks = ranks, .kind = kind, .heads = 4, .kv_heads = 4, .time = kPositions}, "shm");
   }
 }
