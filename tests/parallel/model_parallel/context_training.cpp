@@ -1,6 +1,6 @@
 // The same bits with ranks that are processes: those of threads (context_training_threads.cpp), in every mode.
-#include "tests/parallel/model_parallel/context_attention.h"
 #include "tests/parallel/model_parallel/context_training.h"
+#include "tests/parallel/model_parallel/context_attention.h"
 #include "tests/parallel/model_parallel/failing_context.h"
 
 using namespace context_training;
@@ -29,6 +29,7 @@ TEST_CASE("sequence blocks of several hundred kilobytes") {
   constexpr std::int64_t kPositions = LOCKSTEP_SLOWDOWN > 1 ? 1024 : 2048;
   for (const context_attention::Kind kind : context_attention::kKinds) {
     for (const int ranks : {2, 4})
-      context_attention::check_case({.ranks = ranks, .kind = kind, .heads = 4, .kv_heads = 4, .time = kPositions}, "shm");
+      context_attention::check_case({.ranks = ranks, .kind = kind, .heads = 4, .kv_heads = 4, .time = kPositions},
+                                    "shm");
   }
 }
