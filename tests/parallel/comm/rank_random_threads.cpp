@@ -32,7 +32,9 @@ TEST_CASE("the threads of a rank share its state") {
   with_threads("local", 2, [](const Group& group) {
     ls::manual_seed(group->rank() == 0 ? 3 : 5);
     struct Noise : ls::nn::Module {
-      ls::Tensor forward(const ls::Tensor& x) const override { return x + ls::randn(x.shape(), {.device = x.device()}); }
+      ls::Tensor forward(const ls::Tensor& x) const override {
+        return x + ls::randn(x.shape(), {.device = x.device()});
+      }
     };
     Noise noise;
     ls::parallel::DataParallel replicas(noise, {"cpu:0", "cpu:1"});
