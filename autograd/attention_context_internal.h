@@ -24,7 +24,7 @@ class AttentionContext : public std::enable_shared_from_this<AttentionContext> {
   virtual Tensor positions(std::int64_t own) const = 0;
 };
 
-// That of the calling thread; null by default: all keys are on this rank.
+// The calling thread's context; null by default: all keys are on this rank.
 const AttentionContext* attention_context();
 
 // Sets the calling thread's context while it exists. Null: none.
@@ -43,6 +43,8 @@ class AttentionContextGuard {
 
 namespace lockstep {
 
+// All dimensions but the last two.
+Shape leading_of(const Tensor& x);
 // The shape of a matrix for each of the leading dimensions.
 Shape with_matrix(Shape leading, std::int64_t rows, std::int64_t columns);
 // Throws InvalidArgument unless the dtypes, the devices and the last two sizes fit together, and for a dropout_p outside

@@ -28,7 +28,7 @@ struct Prefetcher::State {
 
   Job job;
   std::int64_t last, ahead;
-  // Of the creating thread, for the workers:
+  // The modes of the creating thread, for the workers:
   const std::optional<DType> autocast = autocast_dtype();
   const std::shared_ptr<random::RankState> rank = random::rank_state();
 

@@ -27,8 +27,6 @@ struct AttentionOperands {
   Tensor q, k, v, mask;
 };
 
-Shape leading_of(const Tensor& x) { return std::span(x.shape().begin(), x.shape().size() - 2); }
-
 AttentionOperands prepare_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                     const AttentionOptions& options) {
   require_attention_operands(q, k, v, options);
@@ -98,6 +96,8 @@ AttentionContextGuard::AttentionContextGuard(const AttentionContext* context)
     : previous_(std::exchange(innermost_context, context)) {}
 AttentionContextGuard::~AttentionContextGuard() { innermost_context = previous_; }
 }  // namespace autograd
+
+Shape leading_of(const Tensor& x) { return std::span(x.shape().begin(), x.shape().size() - 2); }
 
 Shape with_matrix(Shape leading, std::int64_t rows, std::int64_t columns) {
   leading.push_back(rows), leading.push_back(columns);

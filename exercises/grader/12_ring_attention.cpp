@@ -242,7 +242,7 @@ std::string check_large_blocks() {
 }
 
 // --- bytes -----------------------------------------------------------------------------------------------------------
-// What the bytes of a rank suggest. `others`: bytes to ranks other than rank + 1.
+// The mistake that the bytes of a rank suggest. `others`: bytes to ranks other than rank + 1.
 std::string meaning_of(std::int64_t next, std::int64_t others, int size, std::int64_t block) {
   if (others > 0 && next > 0)
     return "A rank that sends its sequence block to all others takes part in a gather, after which every rank stores "

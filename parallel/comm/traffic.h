@@ -20,7 +20,7 @@ enum class Phase : std::uint8_t {
   kGradients,
   kBuffers,
   kOffload,
-  kKeysValues,           ///< of other blocks of a sequence
+  kKeysValues,           ///< of other sequence blocks
   kActivations,          ///< of layers that several ranks compute together
   kActivationGradients,  ///< of these, and of keys and values
 };

@@ -1,6 +1,7 @@
 #include "lockstep/parallel/model_parallel/context_blocks_internal.h"
 
 #include "lockstep/autograd/ops/functions.h"
+#include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::parallel {
 
@@ -17,6 +18,14 @@ BlockPair SequenceBlocks::pair(int queries_of, int keys_of, std::int64_t time, b
   // An earlier rank's first half block is before both of ours, its second one behind both. Both half blocks of a later
   // rank are between ours.
   return keys_of < queries_of ? BlockPair{0, time, time / 2, false} : BlockPair{time / 2, time / 2, time, false};
+}
+
+Tensor of_all_ranks(ProcessGroup& group, const Tensor& own, Phase phase, std::string_view name) {
+  Shape shape = own.shape();
+  shape.insert(0, group.size());
+  const Tensor all = raw::empty(shape, own.options());
+  group.all_gather(all, own, {.phase = phase, .name = name})->wait();
+  return all;
 }
 
 Tensor SequenceBlocks::part(const Tensor& x, std::int64_t dim, int block) const {

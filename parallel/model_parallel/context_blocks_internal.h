@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "lockstep/parallel/model_parallel/context_parallel.h"
 
@@ -28,5 +29,8 @@ struct SequenceBlocks {
   // The part of `x`, whose dimension `dim` is the whole sequence, that belongs to `block`.
   Tensor part(const Tensor& x, std::int64_t dim, int block) const;
 };
+
+// (ranks, ...): `own`, which is contiguous, of all ranks.
+Tensor of_all_ranks(ProcessGroup& group, const Tensor& own, Phase phase, std::string_view name);
 
 }  // namespace lockstep::parallel

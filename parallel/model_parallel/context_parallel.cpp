@@ -108,9 +108,8 @@ void require_same_batch(const std::vector<Tensor>& batch, ProcessGroup& group) {
     hash.update(std::as_bytes(std::span(text)));
     hash.update(nn::bytes_of(raw::contiguous(raw::to(each.detach(), Device()))));
   }
-  const Tensor own = tensor({static_cast<std::int64_t>(hash.digest())}),
-               all = raw::empty({group.size()}, {.dtype = kInt64});
-  group.all_gather(all, own, {.phase = Phase::kInputs, .name = "split_sequence"})->wait();
+  const Tensor all =
+      of_all_ranks(group, tensor({static_cast<std::int64_t>(hash.digest())}), Phase::kInputs, "split_sequence");
   const std::span<const std::int64_t> hashes = all.span<std::int64_t>();
   for (int r = 1; r < group.size(); ++r)
     LOCKSTEP_CHECK(

@@ -1,4 +1,4 @@
-// What ranks send round a ring: keys and values, and their gradients.
+// The passes round a ring: of keys and values, and of their gradients.
 #include <utility>
 
 #include "lockstep/parallel/model_parallel/ring_internal.h"

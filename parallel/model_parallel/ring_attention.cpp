@@ -1,7 +1,6 @@
 // Ring attention: the merge of attention to one sequence block after another, and its backward.
 #include <cmath>
 #include <limits>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -58,18 +57,7 @@ class RingCall {
 // The kernels of CPUs have no f16 and bf16.
 Tensor for_kernels(const Tensor& x) { return x.device().is_cpu() ? in_f32(x) : x; }
 
-Shape leading_of(const Tensor& x) { return std::span(x.shape().begin(), x.shape().size() - 2); }
-
 Tensor rows_of(const Tensor& x, const BlockPair& pair) { return x.narrow(-2, pair.first_query, pair.queries); }
-
-Tensor gathered(const Ring& ring, const Tensor& own, const char* name) {
-  if (!ring.gathers) return {};
-  Shape shape = own.shape();
-  shape.insert(0, ring.blocks.count);
-  const Tensor all = raw::empty(shape, own.options());
-  ring.group->all_gather(all, own, {.phase = Phase::kKeysValues, .name = name})->wait();
-  return all;
-}
 
 RingCall::RingCall(Ring ring, const Tensor& q, const AttentionOptions& options)
     : ring_(std::move(ring)), causal_(options.is_causal),
@@ -113,7 +101,10 @@ void RingCall::merge(const BlockPair& pair, raw::Attended block, bool is_masked,
 Tensor RingCall::forward(const Operands& x) {
   const Tensor own_k = x.k.contiguous(), own_v = x.v.contiguous(), queries = for_kernels(x.q);
   const bool is_masked = x.mask.defined();
-  all_k_ = gathered(ring_, own_k, "keys"), all_v_ = gathered(ring_, own_v, "values");
+  if (ring_.gathers) {
+    all_k_ = of_all_ranks(*ring_.group, own_k, Phase::kKeysValues, "keys");
+    all_v_ = of_all_ranks(*ring_.group, own_v, Phase::kKeysValues, "values");
+  }
   const int tags = next_tags(ring_);
   BlocksInTurn keys(ring_, own_k, all_k_, {tags, "keys", Phase::kKeysValues});
   BlocksInTurn values(ring_, own_v, all_v_, {tags + 1, "values", Phase::kKeysValues});

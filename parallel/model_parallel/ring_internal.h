@@ -21,7 +21,7 @@ struct Ring {
 Tensor ring_attention(const Ring& ring, const Tensor& q, const Tensor& k, const Tensor& v,
                       const AttentionOptions& options);
 
-// What the ranks send round the ring.
+// A tensor that the ranks send round the ring.
 struct RingMessage {
   int tag;
   std::string name;

@@ -6,6 +6,7 @@
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/ops/operations_internal.h"
 #include "lockstep/base/check_internal.h"
+#include "lockstep/parallel/model_parallel/context_blocks_internal.h"
 
 namespace lockstep::parallel {
 namespace {
@@ -59,11 +60,7 @@ Tensor whole_mask(const Group& group, const Tensor& mask, std::int64_t time_here
     return has_heads ? mask.narrow(kHeads, group->rank() * each, each) : mask;
   }
   if (mask.dim() > 2 && mask.size(kHeads) > 1) return by_heads(group, mask);
-  const Tensor rows = mask.contiguous();
-  Shape shape = rows.shape();
-  shape.insert(0, group->size());
-  const Tensor all = raw::empty(shape, rows.options());
-  group->all_gather(all, rows, {.phase = Phase::kActivations, .name = "mask"})->wait();
+  const Tensor all = of_all_ranks(*group, mask.contiguous(), Phase::kActivations, "mask");
   const std::int64_t time = mask.dim() - 2;
   return movedim(all, {0}, {time}).flatten(time, time + 1);
 }

@@ -248,8 +248,7 @@ void declare_strategies(Flags& flags, Options& options) {
     flags
         .add(kWithMesh, "--mesh", options.mesh,
              "sizes of the axes, as dp=2,cp=2: dp or fsdp divide the micro-batches (with fsdp also the model), cp "
-             "divides "
-             "each text. --context must be a multiple of cp, with zigzag of 2 cp")
+             "divides each text. --context must be a multiple of cp, with zigzag of 2 cp")
         ->default_str("strategy context: cp=N, of N ranks")
         ->type_name("AXES")
         ->check(check_mesh_text);

@@ -76,7 +76,7 @@ struct RankState;
 // The calling thread is such a rank until the last result of its calls is destroyed on it. A rank begins with a copy of
 // the process's state.
 std::shared_ptr<void> become_rank();
-// That of the calling thread's rank; null: the process's.
+// The state of the calling thread's rank; null: the process's.
 std::shared_ptr<RankState> rank_state();
 
 // While it exists, the calling thread draws as a thread of the rank with this state.

@@ -3,7 +3,7 @@
 
 using namespace context_attention;
 
-TEST_CASE("attention over blocks of a sequence equals attention of one rank") {
+TEST_CASE("attention over sequence blocks equals attention of one rank") {
   for (const Kind kind : kKinds) {
     for (const int ranks : {2, 3}) {
       for (const Masking masking :

@@ -1,4 +1,4 @@
-// What ranks send for attention over blocks of a sequence: exactly the bytes of the formulas.
+// Ranks send exactly the bytes of the formulas for attention over sequence blocks.
 #include "tests/support/groups.h"
 
 namespace par = ls::parallel;
