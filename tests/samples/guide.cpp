@@ -107,7 +107,7 @@ void check_console(const Block& block, Comparison& same) {
     std::vector<std::string> shown;
     while (++i < block.lines.size() && !block.lines[i].starts_with("$ ")) shown.push_back(block.lines[i]);
     CAPTURE(command);
-    const std::string limit = std::to_string(60 * LOCKSTEP_SLOWDOWN);
+    const std::string limit = std::to_string(180 * LOCKSTEP_SLOWDOWN);
     const Finished result = run("/usr/bin/timeout", {limit, "bash", "-c", command});
     CAPTURE(result.output);
     CHECK(result.code == 0);
