@@ -147,7 +147,8 @@ class Embedding : public Module {
   Embedding(std::int64_t n, std::int64_t dim, const EmbeddingOptions& options = {});
   Tensor forward(const Tensor& index) const override;
 
-  Parameter& weight;  ///< (n, dim)
+  Parameter& weight;                                                        ///< (n, dim)
+  std::optional<std::int64_t> padding_idx() const { return padding_idx_; }  ///< in [0, n); none: no row is for padding
 
  private:
   void check_range(const Tensor& index) const;

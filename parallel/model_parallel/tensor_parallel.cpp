@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -14,6 +15,7 @@
 #include "lockstep/nn/module_runner_internal.h"
 #include "lockstep/parallel/model_parallel/styles_internal.h"
 #include "lockstep/parallel/model_parallel/tensor_linear_internal.h"
+#include "lockstep/parallel/model_parallel/tensor_vocab_internal.h"
 #include "lockstep/parallel/step/model_check_internal.h"
 
 namespace lockstep::parallel {
@@ -55,6 +57,12 @@ std::shared_ptr<const TensorSlices> slices_of(const DeviceMesh& axis, int count)
 
 const nn::Linear& linear_of(const StyledModule& each) { return dynamic_cast<const nn::Linear&>(*each.module); }
 
+// Of a Linear or an Embedding.
+const nn::Parameter& weight_of(const StyledModule& each) {
+  const auto* const table = dynamic_cast<const nn::Embedding*>(each.module);
+  return table ? table->weight : linear_of(each).weight;
+}
+
 void check_colwise(const StyledModule& each, const ColwiseParallel& style, int slices) {
   const std::int64_t outputs = linear_of(each).weight.master().size(0);
   LOCKSTEP_CHECK(style.parts >= 1 && style.multiple_of >= 1 && style.repeat >= 1,
@@ -83,9 +91,15 @@ void check_rowwise(const StyledModule& each, int slices) {
                  slices);
 }
 
+void check_vocabulary(const StyledModule& each, int slices) {
+  const std::int64_t rows = weight_of(each).master().size(0);
+  LOCKSTEP_CHECK(rows_of_slice(rows, slices - 1, slices).count > 0,
+                 "{}: {}: a vocabulary of {} cannot be cut into {} slices of {} rows, of which the last would be empty",
+                 kOp, each.path, rows, slices, rows_of_slice(rows, 0, slices).count);
+}
+
 void check_not_built(const StyledModule& each) {
-  for (const bool is_built : {style_of<VocabParallel>(each) == nullptr, style_of<AttentionParallel>(each) == nullptr,
-                              style_of<Recompute>(each) == nullptr})
+  for (const bool is_built : {style_of<AttentionParallel>(each) == nullptr, style_of<Recompute>(each) == nullptr})
     LOCKSTEP_CHECK(is_built, "{}: {}: the style {} is not built yet", kOp, each.path, name_of(each.style));
 }
 
@@ -125,43 +139,77 @@ void check_model(nn::Module& module, const std::vector<StyledModule>& styled) {
 // A parameter that is cut in one place and whole in another would be trained twice.
 void check_ties(nn::Module& module, const std::vector<StyledModule>& styled) {
   const StateDict state = nn::listed_state(module);
+  const auto is_vocabulary = [&](const std::string& name) {
+    return std::ranges::any_of(styled, [&](const StyledModule& other) {
+      return style_of<VocabParallel>(other) && nn::join(other.path, "weight") == name;
+    });
+  };
   for (const StyledModule& each : styled) {
-    if (!style_of<ColwiseParallel>(each) && !style_of<RowwiseParallel>(each)) continue;
-    const Tensor& weight = linear_of(each).weight.master();
+    const auto* const vocabulary = style_of<VocabParallel>(each);
+    if (!vocabulary && !style_of<ColwiseParallel>(each) && !style_of<RowwiseParallel>(each)) continue;
+    const Tensor& weight = weight_of(each).master();
     for (const auto& [name, tensor] : state) {
-      const bool is_tied = tensor.impl().storage == weight.impl().storage && name != nn::join(each.path, "weight");
-      LOCKSTEP_CHECK(!is_tied, "{}: {}.weight is also {}; {} is for a weight of one layer", kOp, each.path, name,
+      if (tensor.impl().storage != weight.impl().storage || name == nn::join(each.path, "weight")) continue;
+      LOCKSTEP_CHECK(vocabulary, "{}: {}.weight is {}, too; {} is for a weight of one layer", kOp, each.path, name,
                      name_of(each.style));
+      LOCKSTEP_CHECK(is_vocabulary(name),
+                     "{}: {} is {}.weight, which is cut along the vocabulary; give {} the style VocabParallel, too",
+                     kOp, name, each.path, nn::module_path(name));
     }
   }
 }
 
 // --- cutting ------------------------------------------------------------------------------------------------------
 
-// Replaces a parameter of a linear layer by this rank's slices. None if the layer has none (no bias).
-std::vector<nn::Parameter> cut(const StyledModule& each, const std::string& name, const Cut& cut,
-                               const TensorSlices& slices) {
-  for (const auto& [own, parameter] : each.module->named_parameters()) {
-    if (own != name) continue;
-    std::vector<nn::Parameter> own_slices = cut_parameter(parameter, nn::join(each.path, name), cut, slices);
-    nn::replace_parameter(*each.module, name, own_slices);
-    return own_slices;
-  }
-  return {};
-}
+// Cuts the layers of a model.
+class Cutter {
+ public:
+  explicit Cutter(std::shared_ptr<const TensorSlices> slices) : slices_(std::move(slices)) {}
 
-void cut_layer(const StyledModule& each, const std::shared_ptr<const TensorSlices>& slices) {
-  if (const auto* const column = style_of<ColwiseParallel>(each)) {
-    const Cut rows{.dim = 0, .parts = column->parts};
-    auto weights = cut(each, "weight", rows, *slices), biases = cut(each, "bias", rows, *slices);
-    nn::add_runner(*each.module, std::make_shared<const ColwiseRunner>(slices, each.path, *column, std::move(weights),
-                                                                       std::move(biases)));
-  } else if (style_of<RowwiseParallel>(each)) {
-    auto weights = cut(each, "weight", {.dim = 1}, *slices);
-    nn::add_runner(*each.module,
-                   std::make_shared<const RowwiseRunner>(slices, std::move(weights), linear_of(each).bias));
+  void cut(const StyledModule& each) {
+    if (const auto* const column = style_of<ColwiseParallel>(each)) {
+      const Cut rows{.dim = 0, .parts = column->parts};
+      auto weights = cut(each, "weight", rows), biases = cut(each, "bias", rows);
+      add<ColwiseRunner>(each, each.path, *column, std::move(weights), std::move(biases));
+    } else if (style_of<RowwiseParallel>(each)) {
+      add<RowwiseRunner>(each, cut(each, "weight", {.dim = 1}), linear_of(each).bias);
+    } else if (const auto* const vocabulary = style_of<VocabParallel>(each)) {
+      const Cut rows{.is_uneven = true};
+      const std::int64_t size = weight_of(each).master().size(0);
+      auto weights = cut(each, "weight", rows);
+      if (const auto* const table = dynamic_cast<const nn::Embedding*>(each.module))
+        add<VocabEmbeddingRunner>(each, std::move(weights), size, table->padding_idx());
+      else
+        add<VocabLinearRunner>(each, std::move(weights), cut(each, "bias", rows), size, vocabulary->gather_output);
+    }
   }
-}
+
+ private:
+  template <class Runner, class... Args>
+  void add(const StyledModule& each, Args&&... args) {
+    nn::add_runner(*each.module, std::make_shared<const Runner>(slices_, std::forward<Args>(args)...));
+  }
+
+  // Replaces a parameter of a layer by this rank's slices. None if the layer has no such parameter (no bias). Tied
+  // parameters have the same slices.
+  std::vector<nn::Parameter> cut(const StyledModule& each, const std::string& name, const Cut& how) {
+    for (const auto& [own, parameter] : each.module->named_parameters()) {
+      if (own != name) continue;
+      auto [of, is_new] = slices_of_.try_emplace(parameter.id());
+      if (is_new) of->second = {parameter, cut_parameter(parameter, nn::join(each.path, name), how, *slices_)};
+      nn::replace_parameter(*each.module, name, of->second.slices);
+      return of->second.slices;
+    }
+    return {};
+  }
+
+  struct CutParameter {
+    std::optional<nn::Parameter> whole;  // so that its id is not used again
+    std::vector<nn::Parameter> slices;
+  };
+  std::shared_ptr<const TensorSlices> slices_;
+  std::map<const nn::TensorSlot*, CutParameter> slices_of_;
+};
 
 std::int64_t bytes_of_parameters(const nn::Module& module) {
   std::int64_t bytes = 0;
@@ -172,14 +220,20 @@ std::int64_t bytes_of_parameters(const nn::Module& module) {
 
 TensorPlan::Layer layer_of(const StyledModule& each, const TensorSlices& slices, std::set<const nn::Module*>& entered) {
   TensorPlan::Layer layer{.path = each.path, .style = name_of(each.style), .first = slices.first()};
-  const Shape& shape = linear_of(each).weight.master().shape();
-  if (style_of<RowwiseParallel>(each)) {
+  const Shape& shape = weight_of(each).master().shape();
+  if (dynamic_cast<const nn::Embedding*>(each.module)) {
+    layer.columns = shape[0];
+    layer.summed_outputs = shape[1];
+  } else if (style_of<RowwiseParallel>(each)) {
     layer.columns = shape[1];
     layer.summed_outputs = shape[0];
   } else {
     layer.columns = shape[0];
     layer.summed_inputs = entered.insert(each.parent).second ? shape[1] : 0;
-    layer.gathered_outputs = style_of<ColwiseParallel>(each)->gather_output ? shape[0] : 0;
+    const auto* const column = style_of<ColwiseParallel>(each);
+    const auto* const vocabulary = style_of<VocabParallel>(each);
+    layer.gathered_outputs =
+        (column && column->gather_output) || (vocabulary && vocabulary->gather_output) ? shape[0] : 0;
   }
   return layer;
 }
@@ -195,6 +249,7 @@ TensorPlan parallelize(nn::Module& module, const DeviceMesh& axis, const TensorP
     check_not_built(each);
     if (const auto* const column = style_of<ColwiseParallel>(each)) check_colwise(each, *column, slices->count);
     if (style_of<RowwiseParallel>(each)) check_rowwise(each, slices->count);
+    if (style_of<VocabParallel>(each)) check_vocabulary(each, slices->count);
   }
   check_regions(styled);
   check_ties(module, styled);
@@ -211,9 +266,10 @@ TensorPlan parallelize(nn::Module& module, const DeviceMesh& axis, const TensorP
     for (const StyledModule& each : styled) {
       if (style_of<SequenceParallel>(each)) continue;
       plan.layers.push_back(layer_of(each, *slices, entered));
-      cut_layer(each, slices);
       if (std::ranges::find(parents, each.parent) == parents.end()) parents.push_back(each.parent);
     }
+    Cutter cutter(slices);
+    for (const StyledModule& each : styled) cutter.cut(each);
     for (nn::Module* parent : parents) nn::add_runner(*parent, std::make_shared<const RegionRunner>(slices));
   }
   plan.parameter_bytes = bytes_of_parameters(module);
@@ -237,9 +293,9 @@ std::string TensorPlan::to_string() const {
   for (const Layer& layer : layers) longest = std::max(longest, layer.path.size());
   if (!layers.empty()) text += fmt::format("{:<{}}  {:<16} {}\n", "module", longest, "style", "columns of this rank");
   for (const Layer& layer : layers) {
-    const std::int64_t each = layer.columns / slices, count = each * (slices / ranks);
+    const std::int64_t each = (layer.columns + slices - 1) / slices;
     text += fmt::format("{:<{}}  {:<16} {} to {} of {}\n", layer.path, longest, layer.style, layer.first * each,
-                        layer.first * each + count - 1, layer.columns);
+                        std::min(layer.columns, (layer.first + slices / ranks) * each) - 1, layer.columns);
   }
   return text + fmt::format("a micro-batch of n positions sends {} n bytes, in forward and backward\n",
                             bytes_per_micro_batch(1));

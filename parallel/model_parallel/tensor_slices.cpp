@@ -1,5 +1,6 @@
 #include "lockstep/parallel/model_parallel/tensor_slices_internal.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "lockstep/autograd/grad_mode.h"
@@ -24,10 +25,33 @@ std::vector<Tensor> sums_of_pairs(std::vector<Tensor> terms, bool is_fresh) {
   return sums;
 }
 
-std::int64_t positive(std::int64_t dim, const Shape& shape) { return dim < 0 ? dim + shape.size() : dim; }
+// A slice in its parameter.
+struct Place {
+  TensorPart part;
+  Shape shape;  // of the slice
+};
 
-// Slice number `index`, in memory of its own.
-Tensor slice_of(const Tensor& whole, const Cut& cut, std::int64_t index, std::int64_t count) {
+Place slice_at(const Tensor& whole, const Cut& cut, std::int64_t index, std::int64_t count) {
+  Place place{TensorPart::slice(whole.shape(), static_cast<int>(cut.dim), index, count, cut.parts), whole.shape()};
+  place.shape[static_cast<std::size_t>(cut.dim)] /= count;
+  return place;
+}
+
+Place rows_at(const Tensor& whole, std::int64_t index, std::int64_t count) {
+  const SliceRows rows = rows_of_slice(whole.size(0), index, count);
+  const std::int64_t each = whole.size(0) > 0 ? whole.numel() / whole.size(0) : 0, elements = rows.count * each;
+  Place place{{.first = rows.first * each, .run = elements, .stride = elements, .begin = 0, .numel = elements},
+              whole.shape()};
+  place.shape[0] = rows.count;
+  return place;
+}
+
+// The elements of a slice, in memory of its own.
+Tensor elements_at(const Tensor& whole, const Cut& cut, std::int64_t index, std::int64_t count) {
+  if (cut.is_uneven) {
+    const SliceRows rows = rows_of_slice(whole.size(0), index, count);
+    return whole.narrow(0, rows.first, rows.count).clone();
+  }
   const std::int64_t part = whole.size(cut.dim) / cut.parts, size = part / count;
   std::vector<Tensor> parts;
   for (std::int64_t p = 0; p < cut.parts; ++p) parts.push_back(whole.narrow(cut.dim, p * part + index * size, size));
@@ -53,19 +77,22 @@ Tensor gather_columns(const TensorSlices& slices, const Tensor& own, std::string
   return movedim(all, {0}, {own.dim() - 1}).flatten(own.dim() - 1, own.dim());
 }
 
+SliceRows rows_of_slice(std::int64_t rows, std::int64_t index, std::int64_t slices) {
+  const std::int64_t each = (rows + slices - 1) / slices, first = std::min(index * each, rows);
+  return {first, std::min(each, rows - first)};
+}
+
 std::vector<nn::Parameter> cut_parameter(const nn::Parameter& whole, const std::string& path, const Cut& cut,
                                          const TensorSlices& slices) {
   const NoGradGuard no_grad;
   const Tensor& tensor = whole.master();
-  Shape shape = tensor.shape();
-  shape[static_cast<std::size_t>(positive(cut.dim, shape))] /= slices.count;
   std::vector<nn::Parameter> own;
   for (int j = slices.first(); j < slices.first() + slices.local(); ++j) {
-    const TensorPart part = TensorPart::slice(tensor.shape(), static_cast<int>(cut.dim), j, slices.count, cut.parts);
-    own.emplace_back(nn::is_deferred(tensor) ? nn::initial_values(tensor, part).view(shape)
-                                             : slice_of(tensor.detach(), cut, j, slices.count));
+    const Place place = cut.is_uneven ? rows_at(tensor, j, slices.count) : slice_at(tensor, cut, j, slices.count);
+    own.emplace_back(nn::is_deferred(tensor) ? nn::initial_values(tensor, place.part).view(place.shape)
+                                             : elements_at(tensor.detach(), cut, j, slices.count));
     own.back().master().requires_grad_(tensor.requires_grad());
-    own.back().set_slice({.name = path, .shape = tensor.shape(), .part = part, .index = j, .of = slices.count});
+    own.back().set_slice({.name = path, .shape = tensor.shape(), .part = place.part, .index = j, .of = slices.count});
   }
   return own;
 }

@@ -33,7 +33,14 @@ Tensor gather_columns(const TensorSlices& slices, const Tensor& own, std::string
 // How a parameter is cut: along `dim`, each of `parts` equal parts of it by itself.
 struct Cut {
   std::int64_t dim = 0, parts = 1;
+  bool is_uneven = false;  // along the first dimension, in one part: the last slice may be smaller (see rows_of_slice)
 };
+
+// The rows [first, first + count) of slice `index`, if `rows` are cut so that all slices but the last have equally many.
+struct SliceRows {
+  std::int64_t first, count;
+};
+SliceRows rows_of_slice(std::int64_t rows, std::int64_t index, std::int64_t slices);
 
 // This rank's slices of a parameter, as parameters with memory of their own. `path` is the parameter's name in the model.
 std::vector<nn::Parameter> cut_parameter(const nn::Parameter& whole, const std::string& path, const Cut& cut,

@@ -23,8 +23,9 @@ struct ModelOptions {
   bool fused = false;  // queries, keys and values in one layer
   bool gated = false;  // a second column-parallel layer in the MLP
   bool bias = true, frozen = false, recompute = false, bf16 = false;
-  bool deferred = false;  // initialisation
-  double dropout = 0;     // of attention, of the columns in the MLP, and behind the row-parallel layers
+  bool deferred = false;                                  // initialisation
+  bool vocabulary = false, tied = false, gathers = true;  // tokens and head cut along it; one weight; whole logits
+  double dropout = 0;  // of attention, of the columns in the MLP, and behind the row-parallel layers
 };
 
 struct Attention : nn::Module {
@@ -91,7 +92,8 @@ struct Model : nn::Module {
   explicit Model(const ModelOptions& options)
       : options(options), tokens(add<nn::Embedding>("tokens", kVocabulary, options.width)),
         blocks(add<nn::ModuleList>("blocks")), norm(add<nn::LayerNorm>("norm", ls::Shape{options.width})),
-        head(add<nn::Linear>("head", options.width, kVocabulary)) {
+        head(add<nn::Linear>("head", options.width, kVocabulary, nn::LinearOptions{.bias = options.bias})) {
+    if (options.tied) head.weight = tokens.weight;
     for (int i = 0; i < 2; ++i) blocks.push_back(Block(options));
     if (!options.frozen) return;
     blocks[0].parameters()[2].master().requires_grad_(false);  // a weight that is cut
@@ -116,6 +118,10 @@ inline par::ParallelPlan plan_of(const ModelOptions& options) {
   par::ParallelPlan plan = {{"blocks.*.mlp.up", par::ColwiseParallel{}},
                             {"blocks.*.mlp.down", par::RowwiseParallel{}},
                             {"blocks.*.attention.proj", par::RowwiseParallel{}}};
+  if (options.vocabulary) {
+    plan.emplace_back("tokens", par::VocabParallel{});
+    plan.emplace_back("head", par::VocabParallel{.gather_output = options.gathers});
+  }
   if (options.gated) plan.emplace_back("blocks.*.mlp.gate", par::ColwiseParallel{});
   if (options.fused)
     plan.emplace_back("blocks.*.attention.qkv", par::ColwiseParallel{.parts = 3});
@@ -156,7 +162,12 @@ inline void put(Outcome& outcome, const par::ShardedParameter& piece) {
 template <class Run>
 void train_steps(Run& run, const Layout& layout, const ModelOptions& options, int d, int steps, Outcome& outcome) {
   ls::optim::AdamW optimizer(run.parameters(), {.lr = 1e-2});
-  const nn::CrossEntropyLoss criterion;
+  const nn::CrossEntropyLoss of_whole_logits;
+  std::optional<par::VocabCrossEntropyLoss> of_columns;
+  if (!options.gathers) of_columns.emplace(run.module(), "head");
+  const auto criterion = [&](const ls::Tensor& x, const ls::Tensor& y) {
+    return options.gathers ? of_whole_logits(x, y) : (*of_columns)(x, y);
+  };
   const std::int64_t rows = kSamples / layout.dp;
   for (int step = 0; step < steps; ++step) {
     const ls::Tensor ids =

@@ -35,6 +35,22 @@ TEST_CASE("dropout draws the whole tensor's elements, for any number of slices")
   CHECK(train(4, {.tp = 2}, {.recompute = true, .dropout = 0.2}) == train(4, {.tp = 2}, {.dropout = 0.2}));
 }
 
+TEST_CASE("layers that are cut along the vocabulary, which is no multiple of the slices") {
+  for (const bool tied : {false, true}) {
+    for (const bool gathers : {false, true}) {
+      const ModelOptions options{.bias = !tied, .vocabulary = true, .tied = tied, .gathers = gathers, .dropout = 0.1};
+      check_same(
+          4, options,
+          {{.tp = 1}, {.tp = 2}, {.tp = 4}, {.tp = 2, .dp = 2}, {.tp = 4, .dp = 2}, {.tp = 2, .dp = 2, .stage = 3}});
+      const Outcome one = train(1, {}, options), several = train(4, {.tp = 4}, options);
+      for (std::size_t i = 0; i < one.losses.size(); ++i) {
+        CHECK(several.losses[i] == doctest::Approx(one.losses[i]).epsilon(1e-5));
+        CHECK(several.norms[i] == doctest::Approx(one.norms[i]).epsilon(1e-4));
+      }
+    }
+  }
+}
+
 TEST_CASE("deferred initialisation has the same values") {
   for (const bool fused : {false, true})
     CHECK(train(4, {.tp = 2, .dp = 2, .stage = 3}, {.fused = fused, .deferred = true}) ==
