@@ -1,6 +1,5 @@
 #include "lockstep/parallel/model_parallel/context_parallel.h"
 
-#include <span>
 #include <string>
 #include <utility>
 
@@ -8,7 +7,6 @@
 #include "lockstep/autograd/node.h"
 #include "lockstep/autograd/ops/creation.h"
 #include "lockstep/base/check_internal.h"
-#include "lockstep/nn/hash_internal.h"
 #include "lockstep/parallel/model_parallel/context_blocks_internal.h"
 #include "lockstep/parallel/model_parallel/ring_internal.h"
 #include "lockstep/parallel/model_parallel/ulysses_internal.h"
@@ -99,27 +97,6 @@ void ContextRunner::require(const Tensor& q, const Tensor& k, const Tensor& v, c
   require_attention_mask(mask, q, scores, options.is_causal);
 }
 
-// Sequences of several batches would be mixed without an error.
-void require_same_batch(const std::vector<Tensor>& batch, ProcessGroup& group) {
-  nn::Hash hash;
-  for (const Tensor& each : batch) {
-    if (!each.defined()) continue;
-    const std::string text = describe(each);
-    hash.update(std::as_bytes(std::span(text)));
-    hash.update(nn::bytes_of(raw::contiguous(raw::to(each.detach(), Device()))));
-  }
-  const Tensor all =
-      of_all_ranks(group, tensor({static_cast<std::int64_t>(hash.digest())}), Phase::kInputs, "split_sequence");
-  const std::span<const std::int64_t> hashes = all.span<std::int64_t>();
-  for (int r = 1; r < group.size(); ++r)
-    LOCKSTEP_CHECK(
-        hashes[static_cast<std::size_t>(r)] == hashes[0],
-        "split_sequence: rank {} of the axis has other tensors than rank 0, but all ranks along it must load "
-        "the same sequences; give a sampler the rank and size of the axis dp, or those of "
-        "run.first_micro_batch()",
-        r);
-}
-
 }  // namespace
 
 void context_parallel(nn::Module& module, const DeviceMesh& axis, const ContextParallelOptions& options) {
@@ -139,7 +116,9 @@ std::vector<Tensor> split_sequence(const std::vector<Tensor>& batch, const Devic
   require_one_axis("split_sequence", axis);
   const SequenceBlocks blocks = blocks_of(axis, attention);
   if (blocks.count == 1) return batch;
-  require_same_batch(batch, *axis.group());
+  check_same_batch(
+      "split_sequence", batch, *axis.group(),
+      "must load the same sequences; give a sampler the rank and size of the axis dp, or those of run.first_micro_batch()");
   axis.group()->attachment<LastSplit>() = {.is_any = true, .is_zigzag = blocks.is_zigzag};
   std::vector<Tensor> own;
   for (std::size_t i = 0; i < batch.size(); ++i) {

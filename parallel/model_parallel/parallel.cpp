@@ -16,6 +16,7 @@
 #include "lockstep/parallel/checkpoint/checkpoint.h"
 #include "lockstep/parallel/model_parallel/context_blocks_internal.h"
 #include "lockstep/parallel/model_parallel/styles_internal.h"
+#include "lockstep/parallel/model_parallel/tensor_parallel.h"
 #include "lockstep/parallel/replicated/distributed.h"
 #include "lockstep/parallel/replicated/gradient_accumulation.h"
 #include "lockstep/parallel/sharded/sharded.h"
@@ -37,9 +38,8 @@ void check_axes(const DeviceMesh& mesh) {
   for (const MeshAxis& axis : mesh.axes()) {
     LOCKSTEP_CHECK(std::ranges::find(kAxes, axis.name) != std::end(kAxes), "Parallel: axis {} is unknown; axes are {}",
                    axis.name, fmt::join(kAxes, ", "));
-    LOCKSTEP_CHECK(axis.size == 1 || (axis.name != "tp" && axis.name != "pp"),
-                   "Parallel: axis {} has {} ranks, but {} parallelism is not built yet; use 1", axis.name, axis.size,
-                   axis.name == "tp" ? "tensor" : "pipeline");
+    LOCKSTEP_CHECK(axis.size == 1 || axis.name != "pp",
+                   "Parallel: axis pp has {} ranks, but pipeline parallelism is not built yet; use 1", axis.size);
   }
   const int dp = ranks_of(mesh, "dp"), fsdp = ranks_of(mesh, "fsdp");
   LOCKSTEP_CHECK(dp == 1 || fsdp == 1,
@@ -61,8 +61,10 @@ void check_partition(const Partition& partition, const DeviceMesh& mesh, const s
   LOCKSTEP_CHECK(partition.micro_batches >= 1 && partition.tensor_slices >= 1 && partition.sequence_blocks >= 1,
                  "Parallel: {} micro-batches, {} tensor slices, {} sequence blocks; expected 1 or more of each",
                  partition.micro_batches, partition.tensor_slices, partition.sequence_blocks);
-  LOCKSTEP_CHECK(partition.tensor_slices == 1,
-                 "Parallel: {} tensor slices, but tensor parallelism is not built yet; use 1", partition.tensor_slices);
+  const int slices = ranks_of(mesh, "tp");
+  LOCKSTEP_CHECK(partition.tensor_slices > 1 || slices == 1,
+                 "Parallel: axis tp has {} ranks, but the partition has 1 tensor slice; set .partition.tensor_slices to {}",
+                 slices, slices);
   const int blocks = ranks_of(mesh, "cp"), ranks = ranks_of(mesh, data_axis), all = partition.micro_batches;
   LOCKSTEP_CHECK(partition.sequence_blocks == blocks,
                  "Parallel: axis cp has {} rank{}, but the partition has {} sequence block{}; set "
@@ -152,6 +154,7 @@ struct Parallel::State {
   const Partition partition;
   DeviceMesh blocks;                 // the axis cp; undefined without one
   int first = 0, micro_batches = 0;  // of this rank
+  TensorPlan tensor;
   std::string layout;                // for plan()
   std::optional<ContextParallelGuard> context;
   Mode mode;
@@ -164,10 +167,6 @@ Parallel::State::State(nn::Module& of, const DeviceMesh& mesh, const ParallelOpt
   const std::string data_axis = is_sharded ? "fsdp" : "dp";
   check_partition(partition, mesh, data_axis);
   styled_modules("Parallel", module, options.plan);
-  for (const auto& [pattern, style] : options.plan)
-    LOCKSTEP_CHECK(!std::holds_alternative<Recompute>(style),
-                   "Parallel: the style Recompute (\"{}\") is not built yet; call autograd::checkpoint in the model",
-                   pattern);
   check_chain("Parallel", module, options.chain);
   LOCKSTEP_CHECK(options.chunks_per_rank >= 1, "Parallel: .chunks_per_rank is {}, expected 1 or more",
                  options.chunks_per_rank);
@@ -176,6 +175,10 @@ Parallel::State::State(nn::Module& of, const DeviceMesh& mesh, const ParallelOpt
   if (has_axis(mesh, "cp")) blocks = mesh["cp"];
   LOCKSTEP_CHECK(runner_groups(module, SharedRunner::Part::kSequence).empty(),
                  "Parallel: the model is context-parallel already; leave context_parallel out");
+  tensor = parallelize(module, has_axis(mesh, "tp") ? mesh["tp"] : DeviceMesh(nullptr, {{"tp", 1}}),
+                       {.tensor_slices = partition.tensor_slices,
+                        .sequence_parallel = partition.sequence_parallel,
+                        .plan = options.plan});
   if (partition.sequence_blocks > 1)
     context.emplace(module, blocks,
                     ContextParallelOptions{.attention = partition.attention, .gather_keys = options.gather_keys});
@@ -186,6 +189,7 @@ Parallel::State::State(nn::Module& of, const DeviceMesh& mesh, const ParallelOpt
           : fmt::format("{} sequence blocks, {}", partition.sequence_blocks, name_of(partition.attention));
   layout = fmt::format("micro-batches  {}, of which this rank has {} from {}\nsequence       {}\n",
                        partition.micro_batches, micro_batches, first, blocks_text);
+  if (partition.tensor_slices > 1) layout += tensor.to_string();
 }
 
 Parallel::Parallel(nn::Module& module, const DeviceMesh& mesh, const ParallelOptions& options)

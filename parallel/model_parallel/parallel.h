@@ -6,12 +6,12 @@
 ///     const auto mine = run.split_sequence({tokens, positions, targets});  // of this rank's micro-batches
 ///     run.backward({mine[0], mine[1]}, mine[2], loss_fn);
 ///
-/// The partition says how a step is divided: into micro-batches of the batch, and sequence blocks. The mesh says
-/// which rank computes what. All meshes of one partition give the same bits.
+/// The partition says how a step is divided: into micro-batches of the batch, sequence blocks, and slices of the model's
+/// matrices. The mesh says which rank computes what. All meshes of one partition give the same bits.
 ///
-/// Axes are dp (the ranks have all parameters), fsdp (each has a part: ShardedDataParallel) and cp (each has a
-/// sequence block: context_parallel). An axis that the mesh lacks has one rank. tp and pp may be named, but tensor and
-/// pipeline parallelism are not built yet, so they have one rank, too.
+/// Axes are dp (the ranks have all parameters), fsdp (each has a part: ShardedDataParallel), cp (each has a sequence
+/// block: context_parallel) and tp (each has slices of the matrices: parallelize). An axis that the mesh lacks has one
+/// rank. pp may be named, but pipeline parallelism is not built yet, so it has one rank, too.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ class CommHook;
 /// How a step is divided. It determines the bits.
 struct Partition {
   int micro_batches = 1;           ///< of the whole step, over all ranks
-  int tensor_slices = 1;           ///< only 1 so far
+  int tensor_slices = 1;           ///< of the matrices that ParallelOptions::plan names
   int sequence_blocks = 1;         ///< as many as ranks along cp
   bool sequence_parallel = false;  ///< with several tensor slices: the modules between them work on parts of sequences
   ContextAttention attention = ContextAttention::kRingZigzag;  ///< over several sequence blocks
@@ -45,7 +45,7 @@ enum class Schedule : std::uint8_t { kGPipe, k1F1B, kInterleaved, kZeroBubble };
 /// Options of Parallel.
 struct ParallelOptions {
   Partition partition = {};             ///< of a step
-  ParallelPlan plan = {};               ///< styles for tensor slices; checked, no effect so far
+  ParallelPlan plan = {};               ///< which modules are cut into tensor slices, and how
   std::vector<std::string> chain = {};  ///< modules that a pipeline runs one after another; checked, no effect so far
   Schedule schedule = Schedule::k1F1B;  ///< of a pipeline; no effect so far
   int chunks_per_rank = 1;              ///< model chunks of a pipeline; no effect so far
@@ -58,9 +58,9 @@ struct ParallelOptions {
 class Parallel : public TrainingStep<Parallel> {
  public:
   /// Constructs GradientAccumulation (one rank), DistributedDataParallel, or ShardedDataParallel (axis fsdp). Until this
-  /// object is destroyed, the model is context-parallel if the partition has several sequence blocks. `module` must outlive this object. Collective. Throws InvalidArgument for a mesh
-  /// that does not fit the partition, dp and fsdp both above 1, and patterns that name no module; otherwise as these
-  /// modes.
+  /// object is destroyed, the model is context-parallel if the partition has several sequence blocks; with several tensor
+  /// slices, it is cut for good. `module` must outlive this object. Collective. Throws InvalidArgument for a mesh that does
+  /// not fit the partition, dp and fsdp both above 1, and patterns that name no module; otherwise as these modes.
   Parallel(nn::Module& module, const DeviceMesh& mesh, const ParallelOptions& options = {});
   ~Parallel();
   Parallel(const Parallel&) = delete;

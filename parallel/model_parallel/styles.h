@@ -3,8 +3,7 @@
 ///
 ///     ParallelPlan plan = {{"blocks.*.up", ColwiseParallel{}}, {"blocks.*.down", RowwiseParallel{}}};
 ///
-/// Tensor parallelism is not built yet. Parallel accepts a plan and checks its patterns; with one tensor slice, the only
-/// number so far, a style changes nothing.
+/// With one tensor slice, a style changes nothing.
 #pragma once
 
 #include <string>

@@ -4,8 +4,10 @@
 #include "lockstep/nn/deferred.h"
 #include "lockstep/parallel/step/accumulated_gradients_internal.h"
 #include "lockstep/parallel/step/micro_batch_loop_internal.h"
+#include "lockstep/parallel/step/model_check_internal.h"
 #include "lockstep/parallel/step/recorder.h"
 #include "lockstep/parallel/step/shared_runner_internal.h"
+#include "lockstep/parallel/step/step_failure_internal.h"
 #include "lockstep/parallel/step/step_watchers_internal.h"
 #include "lockstep/tensor/random/random.h"
 
@@ -15,11 +17,15 @@ struct GradientAccumulation::State {
   State(nn::Module& module, const GradientAccumulationOptions& options)
       : module(module), options(options), micro_batches(module) {}
   MicroBatchPlan plan(const Batch& batch) const;
+  Tensor run(const Batch& batch, MicroBatchLoss loss_fn);
+  Tensor evaluate(const Batch& batch, MicroBatchLoss loss_fn);
+  void end_failed_step(const std::exception& error) { failures.tell(runner_groups(module), "GradientAccumulation", error); }
 
   nn::Module& module;
   GradientAccumulationOptions options;
   MicroBatchesInTurn micro_batches;
   StepWatchers watchers;
+  StepFailures failures;
 };
 
 GradientAccumulation::GradientAccumulation(nn::Module& module, const GradientAccumulationOptions& options) {
@@ -55,29 +61,38 @@ MicroBatchPlan GradientAccumulation::State::plan(const Batch& batch) const {
 }
 
 Tensor GradientAccumulation::run(const Batch& batch, MicroBatchLoss loss_fn) {
-  State& state = *state_;
-  require_runner_ranks("GradientAccumulation", state.module, nullptr);
-  const MicroBatchPlan plan = state.plan(batch);
+  return run_or_end(*state_, [&] { return state_->run(batch, loss_fn); });
+}
+
+Tensor GradientAccumulation::State::run(const Batch& batch, MicroBatchLoss loss_fn) {
+  require_runner_ranks("GradientAccumulation", module, nullptr);
+  const MicroBatchPlan plan = this->plan(batch);
   const StepScale scale = plan.scale();
-  state.micro_batches.update();
-  state.watchers.begin_step({});
-  AccumulatedGradients accumulated(state.micro_batches.parameters());
+  check_same_batch_of_slices("GradientAccumulation", module, batch);
+  micro_batches.update();
+  watchers.begin_step({});
+  AccumulatedGradients accumulated(micro_batches.parameters());
   std::vector<Tensor> losses;
   NoObserver none;
-  state.micro_batches.run(plan, 0, batch, loss_fn, losses, none, [] {});
-  state.micro_batches.take_gradients(scale);
+  micro_batches.run(plan, 0, batch, loss_fn, losses, none, [] {});
+  micro_batches.take_gradients(scale);
   accumulated.add_back();
-  state.watchers.gradients_ready();
+  watchers.gradients_ready();
   return combine_losses(losses, scale);
 }
 
 Tensor GradientAccumulation::run_evaluation(const Batch& batch, MicroBatchLoss loss_fn) {
-  MicroBatchPlan plan = state_->plan(batch);
+  return run_or_end(*state_, [&] { return state_->evaluate(batch, loss_fn); });
+}
+
+Tensor GradientAccumulation::State::evaluate(const Batch& batch, MicroBatchLoss loss_fn) {
+  MicroBatchPlan plan = this->plan(batch);
   plan.evaluates = true;
   const StepScale scale = plan.scale();
+  check_same_batch_of_slices("GradientAccumulation", module, batch);
   std::vector<Tensor> losses;
   NoObserver none;
-  state_->micro_batches.run(plan, 0, batch, loss_fn, losses, none, [] {});
+  micro_batches.run(plan, 0, batch, loss_fn, losses, none, [] {});
   return combine_losses(losses, scale);
 }
 

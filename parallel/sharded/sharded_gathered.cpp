@@ -66,6 +66,7 @@ void ShardedDataParallel::State::check_gathered() {
   const Finally hide([this] { gathers->end_all(); });
   gather_all();
   check_same_values(mode, module, *group, /*with_buffers=*/false);
+  check_same_whole_values(mode, module);
 }
 
 // Copies the values that the optimizer has changed, or a checkpoint, to the shard, rounded to its dtype.

@@ -6,6 +6,7 @@
 #include "lockstep/nn/hash_internal.h"
 #include "lockstep/parallel/step/agreement_internal.h"
 #include "lockstep/parallel/step/micro_batch_internal.h"
+#include "lockstep/parallel/step/shared_runner_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::parallel {
@@ -96,9 +97,9 @@ void check_same_text(const std::string& what, const std::string& text, ProcessGr
   check_same_lines([&](std::size_t) { return what; }, {text}, group);
 }
 
-void check_same_values(const char* mode, const nn::Module& module, ProcessGroup& group, bool with_buffers) {
-  std::vector<Entry> entries = entries_of(module);
-  if (!with_buffers) entries.resize(module.parameters().size());  // parameters come first
+namespace {
+
+void check_same_entries(const char* mode, const std::vector<Entry>& entries, ProcessGroup& group) {
   std::vector<std::int64_t> hashes;
   for (const Entry& entry : entries) hashes.push_back(hash_of(entry.tensor));
   const Tensor all = gather_numbers(&group, hashes);
@@ -110,6 +111,49 @@ void check_same_values(const char* mode, const nn::Module& module, ProcessGroup&
           fmt::format("{}: replicas have diverged: {} of rank {} is not rank 0's", mode, entries[k].name, r));
     }
   }
+}
+
+}  // namespace
+
+void check_same_values(const char* mode, const nn::Module& module, ProcessGroup& group, bool with_buffers) {
+  std::vector<Entry> entries = entries_of(module);
+  if (!with_buffers) entries.resize(module.parameters().size());  // parameters come first
+  check_same_entries(mode, entries, group);
+}
+
+void check_same_whole_values(const char* mode, nn::Module& module) {
+  std::vector<Entry> entries;
+  for (const auto& [name, parameter] : module.named_parameters()) {
+    if (!parameter.slice()) entries.push_back({name, parameter.master()});
+  }
+  for (const auto& [name, buffer] : module.named_buffers()) entries.push_back({name, buffer.master()});
+  for (ProcessGroup* const slices : runner_groups(module, SharedRunner::Part::kModel))
+    check_same_entries(mode, entries, *slices);
+}
+
+void check_same_batch(const char* op, const std::vector<Tensor>& batch, ProcessGroup& group, const char* rule) {
+  nn::Hash hash;
+  for (const Tensor& each : batch) {
+    if (!each.defined()) continue;
+    const std::string text = describe(each);
+    hash.update(std::as_bytes(std::span(text)));
+    hash.update(nn::bytes_of(raw::contiguous(raw::to(each.detach(), Device()))));
+  }
+  const Tensor all = raw::empty({group.size()}, {.dtype = kInt64});
+  const auto own = static_cast<std::int64_t>(hash.digest());
+  group.all_gather(all, raw::from_bytes(&own, {1}, kInt64), {.phase = Phase::kInputs, .name = op})->wait();
+  const std::span<const std::int64_t> hashes = all.span<std::int64_t>();
+  for (int r = 1; r < group.size(); ++r)
+    LOCKSTEP_CHECK(hashes[static_cast<std::size_t>(r)] == hashes[0],
+                   "{}: rank {} of the axis has other tensors than rank 0, but all ranks along it {}", op, r, rule);
+}
+
+void check_same_batch_of_slices(const char* mode, nn::Module& module, const std::vector<Tensor>& batch) {
+  if (!nn::ModuleRunner::exists()) return;
+  for (ProcessGroup* const slices : runner_groups(module, SharedRunner::Part::kModel))
+    check_same_batch(mode, batch, *slices,
+                     "have slices of one model and must get the same batch; give a sampler the rank and size of the axis "
+                     "dp, and not of tp");
 }
 
 }  // namespace lockstep::parallel

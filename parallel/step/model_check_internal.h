@@ -21,5 +21,13 @@ void check_same_text(const std::string& what, const std::string& text, ProcessGr
 // Compares the values of all parameters and, `with_buffers`, of all buffers. Throws CommError, on all ranks, naming
 // `mode` and the first that differs.
 void check_same_values(const char* mode, const nn::Module& module, ProcessGroup& group, bool with_buffers);
+// The same over the ranks that have different slices of the model: of parameters and buffers that are whole on all.
+void check_same_whole_values(const char* mode, nn::Module& module);
+
+// Compares the tensors of a batch. Throws InvalidArgument, on all ranks: "<op>: rank 2 of the axis has other tensors than
+// rank 0, but all ranks along it <rule>".
+void check_same_batch(const char* op, const std::vector<Tensor>& batch, ProcessGroup& group, const char* rule);
+// The same over the ranks that have different slices of the model, if it has any.
+void check_same_batch_of_slices(const char* mode, nn::Module& module, const std::vector<Tensor>& batch);
 
 }  // namespace lockstep::parallel
