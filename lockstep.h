@@ -46,6 +46,7 @@
 #include "lockstep/parallel/model_parallel/context_parallel.h"
 #include "lockstep/parallel/model_parallel/parallel.h"
 #include "lockstep/parallel/model_parallel/styles.h"
+#include "lockstep/parallel/model_parallel/tensor_parallel.h"
 #include "lockstep/parallel/rendezvous/store.h"
 #include "lockstep/parallel/replicated/comm_hooks.h"
 #include "lockstep/parallel/replicated/data_parallel.h"

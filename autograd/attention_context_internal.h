@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "lockstep/autograd/ops/functions.h"
+#include "lockstep/tensor/random/random_draws_internal.h"
 
 namespace lockstep::autograd {
 
@@ -54,6 +55,9 @@ void require_attention_operands(const Tensor& q, const Tensor& k, const Tensor& 
 Shape attention_batch(const Tensor& q, const Tensor& k, const Tensor& v);
 // Throws InvalidArgument unless the mask's device and dtype fit, and its shape broadcasts to that of the scores.
 void require_attention_mask(const Tensor& mask, const Tensor& q, const Shape& scores, bool is_causal);
+// The position of attention's dropout: for each of q's heads (..., heads, time, dim) so many weights, a multiple of 4. In a
+// region of tensor parallelism the draw is that of the heads of all ranks.
+random::Position next_attention_dropout(const Tensor& q, std::int64_t weights_of_head);
 // Attention with .enable_gqa: calls scaled_dot_product_attention with views in which q's heads are (heads of k, heads
 // of a group).
 Tensor grouped_attention(const Tensor& q, const Tensor& k, const Tensor& v, AttentionOptions options);

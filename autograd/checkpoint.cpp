@@ -1,6 +1,7 @@
 #include "lockstep/autograd/checkpoint.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "lockstep/autograd/attention_context_internal.h"
 #include "lockstep/autograd/engine_internal.h"
@@ -10,6 +11,7 @@
 #include "lockstep/tensor/memory/capture_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
 #include "lockstep/tensor/random/random_draws_internal.h"
+#include "lockstep/tensor/random/slice_context_internal.h"
 
 namespace lockstep::autograd {
 namespace {
@@ -48,6 +50,7 @@ class CheckpointNode final : public Node {
                  std::vector<random::Draw> draws)
       : Node("checkpoint"), function_(std::move(function)), draws_(std::move(draws)), autocast_(autocast_dtype()) {
     if (const AttentionContext* const context = attention_context()) attention_ = context->shared_from_this();
+    if (const random::SliceContext* const context = random::slice_context()) slices_ = *context;
     for (const Tensor& input : inputs) {
       detail::add_edge(*this, input);
       inputs_.emplace_back(input);
@@ -101,6 +104,8 @@ class CheckpointNode final : public Node {
     }
     const AutocastGuard autocast(autocast_);
     const AttentionContextGuard attention(attention_.get());
+    std::optional<random::SliceContext> context = slices_;
+    const random::SliceContextGuard slices(context ? &*context : nullptr);
     const random::DrawFrame frame(nullptr, &draws_);
     Pass pass = call(function_, inputs);
     LOCKSTEP_CHECK(frame.next == draws_.size(),
@@ -137,6 +142,7 @@ class CheckpointNode final : public Node {
   // The modes of the first run.
   std::optional<DType> autocast_;
   std::shared_ptr<const AttentionContext> attention_;
+  std::optional<random::SliceContext> slices_;
 };
 
 }  // namespace

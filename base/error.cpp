@@ -17,4 +17,6 @@ void Error::add_context(const std::string& where) {
   has_module_ = false;
 }
 
+void Error::add_hint(const std::string& hint) { message_ += "\n" + hint; }
+
 }  // namespace lockstep

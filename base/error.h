@@ -22,6 +22,7 @@ class Error : public std::runtime_error {
   void set_operation(const std::string& op);
   /// Puts "where: " before the message.
   void add_context(const std::string& where);
+  void add_hint(const std::string& hint);  ///< appends a line that says what to do
 
  private:
   std::string message_;

@@ -126,7 +126,8 @@ class Module {
   void zero_grad();      ///< makes all gradients undefined
 
   // --- state --------------------------------------------------------------------------------------------------------
-  // Parameters and buffers by PyTorch's names. The tensors are detached and share storage with the module's.
+  // Parameters and buffers by PyTorch's names. The tensors are detached and share storage with the module's. Throws
+  // InvalidArgument if tensor parallelism has cut a parameter.
   StateDict state_dict() const;
   /// Copies `dict` into the parameters and buffers, converting dtypes. Throws InvalidArgument and changes nothing if a
   /// shape differs or (strict) a name is missing or unexpected.
@@ -147,8 +148,11 @@ class Module {
     std::string name;
     std::unique_ptr<Handle> handle;  // on the heap: references to it survive a move of the module
   };
-  friend void set_runner(Module& module, std::shared_ptr<const ModuleRunner> runner);
-  friend std::shared_ptr<const ModuleRunner> runner_of(const Module& module);
+  friend void add_runner(Module& module, std::shared_ptr<const ModuleRunner> runner);
+  friend void remove_runner(Module& module, const ModuleRunner* runner);
+  friend std::vector<std::shared_ptr<const ModuleRunner>> runners_of(const Module& module);
+  friend StateDict listed_state(const Module& module);
+  friend void replace_parameter(Module& module, const std::string& name, const std::vector<Parameter>& slices);
   struct Hooks;  // module_hooks.cpp
   void check_name(const std::string& name) const;
   Tensor forward_with_hooks(std::vector<Tensor> inputs, bool is_single) const;
@@ -166,7 +170,7 @@ class Module {
   std::vector<std::unique_ptr<Module>> children_;
   std::vector<Named<Parameter>> parameters_;
   std::vector<Named<Buffer>> buffers_;
-  std::shared_ptr<Hooks> hooks_;  // null without hooks and runner
+  std::shared_ptr<Hooks> hooks_;  // null without hooks and runners
   bool training_ = true;
   // Set by the parent:
   const Module* parent_ = nullptr;

@@ -17,7 +17,7 @@ struct Module::Hooks {
   std::mutex mutex;
   List<ForwardPreHook> before;
   List<ForwardHook> after;
-  std::shared_ptr<const ModuleRunner> runner;
+  std::vector<std::shared_ptr<const ModuleRunner>> runners;  // the outermost first
 
   template <class Hook>
   List<Hook> copy(List<Hook> Hooks::*list) {
@@ -57,8 +57,8 @@ Tensor Module::forward_with_hooks(std::vector<Tensor> inputs, bool is_single) co
   const auto own_forward = [&](const std::vector<Tensor>& x) {
     return is_single && x.size() == 1 ? forward(x[0]) : forward_inputs(x);
   };
-  const std::shared_ptr<const ModuleRunner> runner = hooks_->runner;  // forward may replace it
-  Tensor y = runner ? runner->run(inputs, own_forward) : own_forward(inputs);
+  const std::vector<std::shared_ptr<const ModuleRunner>> runners = hooks_->runners;  // forward may change them
+  Tensor y = run_inside(runners, inputs, own_forward);
   for (const auto& hook : hooks_->copy(&Hooks::after)) {
     Tensor changed = (*hook)(*this, inputs, y);
     if (changed.defined()) y = std::move(changed);
@@ -66,14 +66,25 @@ Tensor Module::forward_with_hooks(std::vector<Tensor> inputs, bool is_single) co
   return y;
 }
 
-void set_runner(Module& module, std::shared_ptr<const ModuleRunner> runner) {
-  if (!runner && !module.hooks_) return;
+void add_runner(Module& module, std::shared_ptr<const ModuleRunner> runner) {
   if (!module.hooks_) module.hooks_ = std::make_shared<Module::Hooks>();
-  module.hooks_->runner = std::move(runner);
+  module.hooks_->runners.push_back(std::move(runner));
 }
 
-std::shared_ptr<const ModuleRunner> runner_of(const Module& module) {
-  return module.hooks_ ? module.hooks_->runner : nullptr;
+void remove_runner(Module& module, const ModuleRunner* runner) {
+  if (!module.hooks_) return;
+  std::erase_if(module.hooks_->runners, [&](const auto& each) { return each.get() == runner; });
+}
+
+std::vector<std::shared_ptr<const ModuleRunner>> runners_of(const Module& module) {
+  return module.hooks_ ? module.hooks_->runners : std::vector<std::shared_ptr<const ModuleRunner>>();
+}
+
+Tensor run_inside(std::span<const std::shared_ptr<const ModuleRunner>> runners, const std::vector<Tensor>& inputs,
+                  ModuleRunner::Forward forward) {
+  if (runners.empty()) return forward(inputs);
+  return runners[0]->run(inputs,
+                         [&](const std::vector<Tensor>& x) { return run_inside(runners.subspan(1), x, forward); });
 }
 
 namespace {

@@ -27,6 +27,16 @@ bool matches_any(const std::vector<std::string>& patterns, std::string_view path
 // `"a", "b" and 3 more`
 std::string enumerate(const std::vector<std::string>& names);
 
+// Replaces the module's own parameter `name` by slices of it, which take its place in lists under the names of their
+// slices. Other modules that share the parameter keep it; the module's handle becomes undefined.
+void replace_parameter(Module& module, const std::string& name, const std::vector<Parameter>& slices);
+// "blocks.0.up.weight[2/4]", or the last part of it for a slice whose name is that within the module.
+std::string slice_name(const std::string& name, const ParameterSlice& slice);
+// Throws InvalidArgument if a parameter is a slice: "op: up.weight is slice 2 of 4 of a parameter ...; fix".
+void refuse_slices(const char* op, const std::vector<Parameter>& parameters, const char* fix);
+// state_dict() of a module whose parameters may be slices, each under its own name.
+StateDict listed_state(const Module& module);
+
 // The two halves of Module::load_state_dict, for `own` as the module's state_dict. The first throws InvalidArgument if a
 // parameter is deferred, a shape differs or (strict) a name is missing or unexpected; the second copies.
 LoadStateDictResult check_state_dict(const StateDict& own, const StateDict& dict, bool strict);

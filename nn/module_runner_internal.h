@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "lockstep/base/callback.h"
@@ -25,16 +26,22 @@ class ModuleRunner {
   static bool exists();
 };
 
-// Replaces the module's runner; null removes it. No thread may run the module meanwhile.
-void set_runner(Module& module, std::shared_ptr<const ModuleRunner> runner);
-// Null: the module has none.
-std::shared_ptr<const ModuleRunner> runner_of(const Module& module);
+// Adds a runner, inside of those that the module has. No thread may run the module meanwhile.
+void add_runner(Module& module, std::shared_ptr<const ModuleRunner> runner);
+// Removes it, if the module has it.
+void remove_runner(Module& module, const ModuleRunner* runner);
+// The outermost first.
+std::vector<std::shared_ptr<const ModuleRunner>> runners_of(const Module& module);
 
-// body() inside the module's runner, for a forward with other arguments, which users call by its name.
+// forward(inputs) inside the runners.
+Tensor run_inside(std::span<const std::shared_ptr<const ModuleRunner>> runners, const std::vector<Tensor>& inputs,
+                  ModuleRunner::Forward forward);
+
+// body() inside the module's runners, for a forward with other arguments, which users call by its name.
 template <class Body>
 Tensor with_runner(const Module& module, const Body& body) {
-  const std::shared_ptr<const ModuleRunner> runner = runner_of(module);
-  return runner ? runner->run({}, [&](const std::vector<Tensor>&) { return body(); }) : body();
+  const std::vector<std::shared_ptr<const ModuleRunner>> runners = runners_of(module);
+  return run_inside(runners, {}, [&](const std::vector<Tensor>&) { return body(); });
 }
 
 }  // namespace lockstep::nn

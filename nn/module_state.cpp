@@ -128,9 +128,39 @@ void Module::to(DType dtype) {
   convert_all(*this, [&](const Tensor& tensor) { return tensor.is_floating_point() ? tensor.to(dtype) : tensor; });
 }
 
+std::string slice_name(const std::string& name, const ParameterSlice& slice) {
+  return fmt::format("{}[{}/{}]", name, slice.index, slice.of);
+}
+
+void refuse_slices(const char* op, const std::vector<Parameter>& parameters, const char* fix) {
+  for (const Parameter& parameter : parameters) {
+    if (const ParameterSlice* const slice = parameter.slice())
+      throw InvalidArgument(fmt::format("{}: {} is slice {} of {} of a parameter that tensor parallelism has cut; {}",
+                                        op, slice_name(slice->name, *slice), slice->index, slice->of, fix));
+  }
+}
+
+void replace_parameter(Module& module, const std::string& name, const std::vector<Parameter>& slices) {
+  auto& entries = module.parameters_;
+  const auto found = std::ranges::find_if(entries, [&](const auto& entry) { return entry.name == name; });
+  LOCKSTEP_CHECK(found != entries.end(), "replace_parameter: {} has no parameter {}", module.type_name(), name);
+  *found->handle = Parameter(Tensor());
+  auto place = found + 1;
+  for (const Parameter& slice : slices) {
+    const std::string listed = slice_name(name, *slice.slice());
+    place = entries.insert(place, {listed, std::make_unique<Parameter>(slice)}) + 1;
+  }
+}
+
 StateDict Module::state_dict() const {
+  refuse_slices("state_dict", parameters(),
+                "save with parallel::save_checkpoint, or read whole parameters inside run.gathered");
+  return listed_state(*this);
+}
+
+StateDict listed_state(const Module& of) {
   StateDict dict;
-  visit("", [&](const std::string& path, const Module& module) {
+  of.visit("", [&](const std::string& path, const Module& module) {
     const auto insert = [&](const auto& entries) {
       for (const auto& [name, handle] : entries) {
         if (handle->master().defined()) dict.insert(join(path, name), handle->master().detach());

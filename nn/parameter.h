@@ -7,10 +7,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <unordered_map>
 
 #include "lockstep/autograd/ops/functions.h"
 #include "lockstep/tensor/tensor.h"
+#include "lockstep/tensor/tensor_part.h"
 
 namespace lockstep::nn {
 
@@ -22,10 +24,21 @@ enum class Sharding : std::uint8_t {
   kPiece,    ///< this rank's elements, which an optimizer steps
 };
 
+/// What tensor parallelism has made of a parameter: its tensor is a slice of the whole parameter. A slice is an ordinary
+/// parameter for optimizers and training modes, and may be sharded; functions that need the whole refuse it.
+struct ParameterSlice {
+  std::string name;  ///< of the whole parameter in the model: "up.weight"; the slice is listed as "up.weight[2/4]"
+  Shape shape;       ///< of the whole parameter
+  TensorPart part;   ///< the slice's elements in it
+  int index = 0;     ///< number of the slice
+  int of = 1;        ///< number of slices of the parameter, over all ranks
+};
+
 /// The state behind the handles of one parameter or buffer. Its address is its identity.
 struct TensorSlot {
   Tensor master;
   Sharding sharding = Sharding::kNone;
+  std::shared_ptr<const ParameterSlice> slice = nullptr;
 };
 
 /// Maps each parameter and buffer to its tensor in the forward of one replica or micro-batch. parallel/ fills the view;
@@ -71,6 +84,10 @@ class TensorHandle {
   void set_master(Tensor tensor) const { slot_->master = std::move(tensor); }
   Sharding sharding() const { return slot_->sharding; }                       ///< kNone, unless sharded
   void set_sharding(Sharding sharding) const { slot_->sharding = sharding; }  ///< for ShardedDataParallel
+  const ParameterSlice* slice() const { return slot_->slice.get(); }          ///< null for a whole tensor
+  void set_slice(ParameterSlice slice) const {                                ///< for tensor parallelism
+    slot_->slice = std::make_shared<const ParameterSlice>(std::move(slice));
+  }
   const TensorSlot* id() const { return slot_.get(); }  ///< the same for all handles of one parameter
   /// The same parameter, not the same values.
   friend bool operator==(const TensorHandle& a, const TensorHandle& b) { return a.slot_ == b.slot_; }

@@ -6,6 +6,7 @@
 
 #include "lockstep/autograd/ops/functions.h"
 #include "lockstep/base/check_internal.h"
+#include "lockstep/nn/module_internal.h"
 #include "lockstep/optim/state_internal.h"
 #include "lockstep/optim/step_internal.h"
 
@@ -49,6 +50,7 @@ LBFGS::LBFGS(const std::vector<nn::Parameter>& params, const LBFGSOptions& optio
                  .options = {"lr", "max_iter", "max_eval", "tolerance_grad", "tolerance_change", "history_size",
                              "line_search_fn"},
                  .flags = 1}) {
+  nn::refuse_slices("LBFGS", params, "the algorithm needs whole gradients; use another optimizer");
   for (const nn::Parameter& parameter : params)
     LOCKSTEP_CHECK(parameter.sharding() == nn::Sharding::kNone,
                    "LBFGS: a parameter is distributed over the ranks, but the algorithm needs whole gradients; use "

@@ -10,6 +10,7 @@
 #include "lockstep/tensor/ops/attention_internal.h"
 #include "lockstep/tensor/ops/wrappers_internal.h"
 #include "lockstep/tensor/random/random_ops_internal.h"
+#include "lockstep/tensor/random/slice_context_internal.h"
 
 namespace lockstep {
 
@@ -139,6 +140,23 @@ Shape attention_batch(const Tensor& q, const Tensor& k, const Tensor& v) {
   return batch;
 }
 
+random::Position next_attention_dropout(const Tensor& q, std::int64_t weights_of_head) {
+  const std::int64_t heads = leading_of(q).numel();
+  const random::SliceContext* const context = random::slice_context();
+  if (!context || !context->is_open()) return raw::next_dropout(heads * weights_of_head, q.device());
+  const std::int64_t run = q.dim() >= 3 ? q.size(-3) : 0, grouped = q.dim() >= 4 ? run * q.size(-4) : 0;
+  const auto fits = [&](std::int64_t count) { return count > 0 && context->run_of(count * q.size(-1)) > 0; };
+  LOCKSTEP_CHECK(fits(run) || fits(grouped),
+                 "{}: q is {}, and runs after {}, whose outputs tensor parallelism has cut; with dropout expected "
+                 "(batch, heads, time, dim) with heads * dim = {}, the columns of this rank",
+                 kAttention, describe(q), context->opened_by, context->columns.back().run);
+  const auto own = static_cast<std::uint64_t>((fits(run) ? run : grouped) * weights_of_head / 4);
+  return raw::next_dropout(heads * weights_of_head * context->ranks, q.device(),
+                           {.own = own,
+                            .all = own * static_cast<std::uint64_t>(context->ranks),
+                            .first = own * static_cast<std::uint64_t>(context->rank)});
+}
+
 // k and v broadcast over the heads of a group.
 Tensor grouped_attention(const Tensor& q, const Tensor& k, const Tensor& v, AttentionOptions options) {
   LOCKSTEP_CHECK(q.dim() >= 3 && k.dim() >= 3 && v.dim() >= 3,
@@ -174,7 +192,7 @@ Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tens
   AttentionSetting setting{.scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(q.size(-1)))),
                            .causal = options.is_causal,
                            .keep = 1 - options.dropout_p};
-  if (setting.keep < 1) setting.position = raw::next_dropout(numbers_of(x).numel(), q.device());
+  if (setting.keep < 1) setting.position = next_attention_dropout(x.q, q.size(-2) * numbers_of(x).back());
   if (x.mask.defined() && requires_grad(x.mask)) {
     const AutocastGuard without_autocast(std::nullopt);
     return named(kAttention, [&] { return composed_attention(wide_operands(x), setting).to(q.dtype()); });

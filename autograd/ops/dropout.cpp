@@ -3,15 +3,60 @@
 #include "lockstep/base/check_internal.h"
 #include "lockstep/tensor/half_dtypes_internal.h"
 #include "lockstep/tensor/random/random_ops_internal.h"
+#include "lockstep/tensor/random/slice_context_internal.h"
 
 namespace lockstep {
 namespace {
 
+// x's columns among those of all ranks, in a region of tensor parallelism (tensor/random/slice_context_internal.h).
+struct Columns {
+  std::int64_t run = 0;  // this rank has one run of so many; 0: whole rows
+  std::int64_t ranks = 1, rank = 0;
+};
+
+Columns columns_of(const Tensor& x) {
+  const random::SliceContext* const context = random::slice_context();
+  if (!context || !context->is_open()) return {};
+  const std::int64_t run = x.dim() > 0 ? context->run_of(x.size(-1)) : 0;
+  LOCKSTEP_CHECK(
+      run > 0,
+      "dropout: x is {}, and runs after {}, whose outputs tensor parallelism has cut; expected the {} columns "
+      "of this rank: apply dropout to them, or before the layer or after the next RowwiseParallel one",
+      describe(x), context->opened_by, context->columns.back().run * context->columns.back().parts);
+  return {.run = run, .ranks = context->ranks, .rank = context->rank};
+}
+
+// Where a mask is drawn. A run that is no number of whole counter blocks is cut out of the whole mask.
+struct Place {
+  random::Position position{};
+  Columns columns;
+
+  bool is_in_blocks() const { return columns.run % 4 == 0; }
+};
+
+Place next_place(const Tensor& x) {
+  Place place{.columns = columns_of(x)};
+  const auto [run, ranks, rank] = place.columns;
+  const auto own = static_cast<std::uint64_t>(run / 4);
+  random::BlockPart part;
+  if (run > 0 && place.is_in_blocks())
+    part = {
+        .own = own, .all = own * static_cast<std::uint64_t>(ranks), .first = own * static_cast<std::uint64_t>(rank)};
+  place.position = raw::next_dropout(x.numel() * ranks, x.device(), part);
+  return place;
+}
+
+Tensor mask_at(const Place& place, double keep, const Tensor& x) {
+  const auto [run, ranks, rank] = place.columns;
+  if (place.is_in_blocks()) return raw::dropout_mask(x.shape(), keep, x.options(), place.position);
+  const Tensor whole = raw::dropout_mask({x.numel() / run, run * ranks}, keep, x.options(), place.position);
+  return raw::reshape(raw::slice(whole, 1, run * rank, run * (rank + 1), 1), x.shape());
+}
+
 // Linear in x: the gradient is the same function of the gradient.
-Tensor dropout_at(const random::Position& position, double keep, const Tensor& x) {
-  return record(
-      "dropout", raw::mul(x, raw::dropout_mask(x.shape(), keep, x.options(), position)), {x},
-      [position, keep](const Tensor& grad, const Needs&) { return Gradients{dropout_at(position, keep, grad)}; });
+Tensor dropout_at(const Place& place, double keep, const Tensor& x) {
+  return record("dropout", raw::mul(x, mask_at(place, keep, x)), {x},
+                [place, keep](const Tensor& grad, const Needs&) { return Gradients{dropout_at(place, keep, grad)}; });
 }
 
 }  // namespace
@@ -21,7 +66,7 @@ Tensor dropout(const Tensor& x, double p, bool training) {
   if (!training || p == 0) return x;
   LOCKSTEP_CHECK(x.is_floating_point(), "dropout: x is {}, expected floating point", describe(x));
   if (is_half(x.dtype())) return dropout(x.to(kFloat32), p).to(x.dtype());
-  return dropout_at(p < 1 ? raw::next_dropout(x.numel(), x.device()) : random::Position(), 1 - p, x);
+  return dropout_at(p < 1 ? next_place(x) : Place(), 1 - p, x);
 }
 
 }  // namespace lockstep

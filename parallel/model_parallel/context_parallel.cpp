@@ -39,7 +39,7 @@ struct LastSplit {
 class ContextRunner final : public SharedRunner, public autograd::AttentionContext {
  public:
   ContextRunner(const DeviceMesh& axis, const ContextParallelOptions& options)
-      : SharedRunner(axis.group()), options_(options), blocks_(blocks_of(axis, options.attention)) {}
+      : SharedRunner(Part::kSequence, axis.group()), options_(options), blocks_(blocks_of(axis, options.attention)) {}
 
   Tensor run(const std::vector<Tensor>& inputs, Forward forward) const override {
     count_run();
@@ -128,7 +128,10 @@ void context_parallel(nn::Module& module, const DeviceMesh& axis, const ContextP
     check_same_text("context_parallel: ranks have different options",
                     fmt::format("{}{}", name_of(options.attention), options.gather_keys ? ", .gather_keys" : ""),
                     *axis.group());
-  nn::set_runner(module, axis.size() > 1 ? std::make_shared<const ContextRunner>(axis, options) : nullptr);
+  for (const auto& runner : nn::runners_of(module)) {
+    if (dynamic_cast<const ContextRunner*>(runner.get())) nn::remove_runner(module, runner.get());
+  }
+  if (axis.size() > 1) nn::add_runner(module, std::make_shared<const ContextRunner>(axis, options));
 }
 
 std::vector<Tensor> split_sequence(const std::vector<Tensor>& batch, const DeviceMesh& axis,

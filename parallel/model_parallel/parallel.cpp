@@ -20,6 +20,7 @@
 #include "lockstep/parallel/replicated/gradient_accumulation.h"
 #include "lockstep/parallel/sharded/sharded.h"
 #include "lockstep/parallel/step/recorder.h"
+#include "lockstep/parallel/step/shared_runner_internal.h"
 
 namespace lockstep::parallel {
 namespace {
@@ -121,21 +122,22 @@ class ContextParallelGuard {
   ContextParallelGuard(nn::Module& module, const DeviceMesh& axis, const ContextParallelOptions& options)
       : module_(module) {
     context_parallel(module, axis, options);
+    runner_ = nn::runners_of(module).back();
   }
-  ~ContextParallelGuard() { nn::set_runner(module_, nullptr); }
+  ~ContextParallelGuard() { nn::remove_runner(module_, runner_.get()); }
   ContextParallelGuard(const ContextParallelGuard&) = delete;
   ContextParallelGuard& operator=(const ContextParallelGuard&) = delete;
 
   // Calls `body` while the module is not context-parallel.
   void without(FunctionRef<void()> body) {
-    const std::shared_ptr<const nn::ModuleRunner> runner = nn::runner_of(module_);
-    nn::set_runner(module_, nullptr);
-    const Finally again([&] { nn::set_runner(module_, runner); });
+    nn::remove_runner(module_, runner_.get());
+    const Finally again([&] { nn::add_runner(module_, runner_); });
     body();
   }
 
  private:
   nn::Module& module_;
+  std::shared_ptr<const nn::ModuleRunner> runner_;
 };
 
 struct Parallel::State {
@@ -161,7 +163,7 @@ Parallel::State::State(nn::Module& of, const DeviceMesh& mesh, const ParallelOpt
   const bool is_sharded = has_axis(mesh, "fsdp") && ranks_of(mesh, "dp") == 1;
   const std::string data_axis = is_sharded ? "fsdp" : "dp";
   check_partition(partition, mesh, data_axis);
-  check_plan("Parallel", module, options.plan);
+  styled_modules("Parallel", module, options.plan);
   for (const auto& [pattern, style] : options.plan)
     LOCKSTEP_CHECK(!std::holds_alternative<Recompute>(style),
                    "Parallel: the style Recompute (\"{}\") is not built yet; call autograd::checkpoint in the model",
@@ -172,7 +174,8 @@ Parallel::State::State(nn::Module& of, const DeviceMesh& mesh, const ParallelOpt
   micro_batches = partition.micro_batches / ranks_of(mesh, data_axis);
   first = has_axis(mesh, data_axis) ? mesh[data_axis].rank() * micro_batches : 0;
   if (has_axis(mesh, "cp")) blocks = mesh["cp"];
-  LOCKSTEP_CHECK(!nn::runner_of(module), "Parallel: the model is context-parallel already; leave context_parallel out");
+  LOCKSTEP_CHECK(runner_groups(module, SharedRunner::Part::kSequence).empty(),
+                 "Parallel: the model is context-parallel already; leave context_parallel out");
   if (partition.sequence_blocks > 1)
     context.emplace(module, blocks,
                     ContextParallelOptions{.attention = partition.attention, .gather_keys = options.gather_keys});

@@ -114,7 +114,7 @@ Tensor RingCall::forward(const Operands& x) {
     const BlockPair weights = pair(step);
     if (weights.queries == 0) continue;
     const std::int64_t padded = (weights.keys + 3) / 4 * 4;  // as the kernels number the factors of dropout
-    if (keep_ < 1) dropouts_.push_back(raw::next_dropout(batch_.numel() * weights.queries * padded, x.q.device()));
+    if (keep_ < 1) dropouts_.push_back(next_attention_dropout(x.q, weights.queries * padded));
     merge(weights,
           raw::attention(rows_of(queries, weights), operand(block_k, weights), operand(block_v, weights),
                          mask_of(x.mask, step), setting(weights, keep_ < 1 ? dropouts_.back() : random::Position{})),

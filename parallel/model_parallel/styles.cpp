@@ -13,18 +13,30 @@
 namespace lockstep::parallel {
 namespace {
 
-using Named = std::vector<std::pair<std::string, nn::Module*>>;
+struct Named {
+  std::string path;
+  nn::Module* module;
+  nn::Module* parent;
+};
 
-void list(nn::Module& module, const std::string& path, Named& found) {
-  found.emplace_back(path, &module);
-  for (nn::Module* child : module.children()) list(*child, nn::join(path, child->name()), found);
+void list(nn::Module& parent, const std::string& path, std::vector<Named>& found) {
+  for (nn::Module* child : parent.children()) {
+    const std::string own = nn::join(path, child->name());
+    found.push_back({own, child, &parent});
+    list(*child, own, found);
+  }
 }
 
-// The modules below `module` that the pattern names, in the order of the model.
-Named named_by(const std::string& pattern, nn::Module& module) {
-  Named all;
+// All modules below `module`, in the order of the model.
+std::vector<Named> all_below(nn::Module& module) {
+  std::vector<Named> all;
   list(module, "", all);
-  std::erase_if(all, [&](const auto& each) { return each.first.empty() || !nn::matches(pattern, each.first); });
+  return all;
+}
+
+std::vector<Named> named_by(const std::string& pattern, nn::Module& module) {
+  std::vector<Named> all = all_below(module);
+  std::erase_if(all, [&](const Named& each) { return !nn::matches(pattern, each.path); });
   return all;
 }
 
@@ -51,23 +63,30 @@ bool fits(const ParallelStyle& style, const nn::Module& module) {
 
 }  // namespace
 
-void check_plan(const char* op, nn::Module& module, const ParallelPlan& plan) {
-  std::map<const nn::Module*, std::string> pattern_of;
+const char* name_of(const ParallelStyle& style) { return kNames[style.index()].style; }
+
+std::vector<StyledModule> styled_modules(const char* op, nn::Module& module, const ParallelPlan& plan) {
+  std::map<const nn::Module*, std::pair<std::string, ParallelStyle>> styles;  // with their patterns
   for (const auto& [pattern, style] : plan) {
-    const Named modules = named_by(pattern, module);
+    const std::vector<Named> modules = named_by(pattern, module);
     LOCKSTEP_CHECK(
         !modules.empty(),
         "{}: .plan: pattern \"{}\" names no module; paths are those of named_parameters() without the last name", op,
         pattern);
-    const StyleName& name = kNames[style.index()];
-    for (const auto& [path, each] : modules) {
-      LOCKSTEP_CHECK(fits(style, *each), "{}: pattern \"{}\" names {}; {} is for {}", op, pattern, each->type_name(),
-                     name.style, name.types);
-      const auto [first, is_new] = pattern_of.emplace(each, pattern);
-      LOCKSTEP_CHECK(is_new, "{}: {} has two styles, by the patterns \"{}\" and \"{}\"", op, path, first->second,
-                     pattern);
+    for (const Named& each : modules) {
+      LOCKSTEP_CHECK(fits(style, *each.module), "{}: pattern \"{}\" names {}; {} is for {}", op, pattern,
+                     each.module->type_name(), name_of(style), kNames[style.index()].types);
+      const auto [first, is_new] = styles.emplace(each.module, std::pair(pattern, style));
+      LOCKSTEP_CHECK(is_new, "{}: {} has two styles, by the patterns \"{}\" and \"{}\"", op, each.path,
+                     first->second.first, pattern);
     }
   }
+  std::vector<StyledModule> found;
+  for (const Named& each : all_below(module)) {
+    if (const auto style = styles.find(each.module); style != styles.end())
+      found.push_back({each.path, each.module, each.parent, style->second.second});
+  }
+  return found;
 }
 
 void check_chain(const char* op, nn::Module& module, const std::vector<std::string>& chain) {
@@ -77,11 +96,11 @@ void check_chain(const char* op, nn::Module& module, const std::vector<std::stri
     return path == link || path.starts_with(link + ".");
   };
   for (const std::string& pattern : chain) {
-    const Named modules = named_by(pattern, module);
+    const std::vector<Named> modules = named_by(pattern, module);
     LOCKSTEP_CHECK(!modules.empty(),
                    "{}: .chain: \"{}\" names no module; paths are those of named_parameters() without the last name",
                    op, pattern);
-    for (const auto& [path, each] : modules) {
+    for (const auto& [path, each, parent] : modules) {
       for (const std::string& other : links)
         LOCKSTEP_CHECK(!is_in(path, other) && !is_in(other, path), "{}: .chain names {} twice: \"{}\"", op,
                        path.size() > other.size() ? path : other, pattern);

@@ -1,4 +1,4 @@
-// Checks of the patterns that name modules for tensor and pipeline parallelism. Not installed.
+// The modules that the patterns of tensor and pipeline parallelism name, and checks of them. Not installed.
 #pragma once
 
 #include <string>
@@ -9,9 +9,18 @@
 
 namespace lockstep::parallel {
 
-// Throws InvalidArgument, naming `op`, for a pattern that names no module, a style for another type of module, and two
-// styles for one module.
-void check_plan(const char* op, nn::Module& module, const ParallelPlan& plan);
+// A module of the plan.
+struct StyledModule {
+  std::string path;
+  nn::Module* module;
+  nn::Module* parent;
+  ParallelStyle style;
+};
+const char* name_of(const ParallelStyle& style);  // "ColwiseParallel"
+
+// The modules that the plan names, in the order of the model. Throws InvalidArgument, naming `op`, for a pattern that
+// names no module, a style for another type of module, and two styles for one module.
+std::vector<StyledModule> styled_modules(const char* op, nn::Module& module, const ParallelPlan& plan);
 
 // Throws InvalidArgument, naming `op`, for a pattern that names no module, a module that is named twice, also by a module
 // above it, and one with parameters that is in none of the named ones.

@@ -4,12 +4,12 @@
 #include "lockstep/parallel/sharded/sharded_norm_internal.h"
 
 #include <algorithm>
-#include <cmath>
 #include <span>
 
 #include "lockstep/base/check_internal.h"
 #include "lockstep/nn/gradient_norm_internal.h"
 #include "lockstep/parallel/step/micro_batch_internal.h"
+#include "lockstep/parallel/step/squared_norm_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::parallel {
@@ -20,14 +20,15 @@ class ShardedNorm {
   ShardedNorm(ProcessGroup& group, const UnitGradients& gradients)
       : group_(group), pieces_(gradients.pieces()), gradients_(gradients) {}
 
-  double compute() {
+  double compute(const optim::NamedParameters& parameters, ProcessGroup* slices) {
     std::vector<double> own;
     for (std::size_t p = 0; p < pieces_.size(); ++p) append_own(p, own);
     const std::vector<double> all = gather(own);
     const std::size_t each = all.size() / static_cast<std::size_t>(ranks());
     std::vector<std::size_t> at(static_cast<std::size_t>(ranks()));
-    nn::TreeSum total;
+    SquaredNorm total(slices);
     std::size_t position = 0;
+    const auto add = [&](double sum) { total.add(parameters[position++].second.slice(), sum); };
     for (std::size_t p = 0; p < pieces_.size(); ++p) {
       nn::TreeSum parameter;
       for (int r = 0; r < ranks() && has_gradient(p); ++r) {
@@ -37,16 +38,14 @@ class ShardedNorm {
           parameter.add(node);
         }
       }
-      for (; position < gradients_.position(p); ++position) add_to(total, position, 0);  // frozen parameters
-      add_to(total, position++, parameter.total());
+      while (position < gradients_.position(p)) add(0);  // frozen parameters
+      add(parameter.total());
     }
-    return std::sqrt(total.total());
+    while (position < parameters.size()) add(0);
+    return total.norm();
   }
 
  private:
-  static void add_to(nn::TreeSum& total, std::size_t position, double sum) {
-    total.add({.first = static_cast<std::int64_t>(position), .level = 0, .sum = sum});
-  }
   int ranks() const { return group_.size(); }
   // All ranks agree on it.
   bool has_gradient(std::size_t p) const { return pieces_[p].parameter.master().grad().defined(); }
@@ -88,16 +87,14 @@ class ShardedNorm {
 
 }  // namespace
 
-double clip_pieces(ProcessGroup& group, const UnitGradients& gradients, double max_norm) {
+double clip_pieces(ProcessGroup& group, ProcessGroup* slices, const optim::NamedParameters& parameters,
+                   const UnitGradients& gradients, double max_norm) {
   LOCKSTEP_CHECK(max_norm >= 0, "clip_grad_norm_: max_norm is {}, expected 0 or more", max_norm);
   const NoGradGuard no_grad;
-  const double norm = ShardedNorm(group, gradients).compute();
-  const double factor = max_norm / (norm + 1e-6);
-  if (factor >= 1) return norm;  // a NaN factor is applied, and makes every gradient NaN
-  for (const TrainedPiece& piece : gradients.pieces()) {
-    const Tensor grad = piece.parameter.master().grad();
-    if (grad.defined()) grad.mul_(factor);
-  }
+  const double norm = ShardedNorm(group, gradients).compute(parameters, slices);
+  std::vector<Tensor> of_pieces;
+  for (const TrainedPiece& piece : gradients.pieces()) of_pieces.push_back(piece.parameter.master().grad());
+  scale_to_norm(of_pieces, norm, max_norm);
   return norm;
 }
 

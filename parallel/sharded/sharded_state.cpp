@@ -122,7 +122,7 @@ void ShardedDataParallel::State::make_pieces() {
   std::vector<TrainedPiece> pieces;
   for (std::size_t p = 0; p < gradients->size(); ++p) {
     const auto [f, offset] = gradients->place_of(p);
-    const ShardedParameter piece = piece_of(gradients->name(p), gradients->leaf(p).shape(), trained[f]->master, offset);
+    const ShardedParameter piece = piece_of(named[gradients->position(p)], trained[f]->master, offset);
     const std::int64_t each = trained[f]->shard.numel();
     const std::int64_t at = std::clamp<std::int64_t>(offset - each * group->rank(), 0, each);
     of_pieces.push_back(piece.parameter);
@@ -133,8 +133,7 @@ void ShardedDataParallel::State::make_pieces() {
   for (UnitParameters& unit : units) {
     for (const FlatParameters& flat : unit.flats()) {
       for (std::size_t k = 0; k < flat.layout.parameters.size() && !flat.layout.trained; ++k) {
-        const auto& [name, parameter] = named[flat.layout.parameters[k]];
-        all.push_back(piece_of(name, parameter.master().shape(), flat.master, flat.layout.offsets[k]));
+        all.push_back(piece_of(named[flat.layout.parameters[k]], flat.master, flat.layout.offsets[k]));
         all.back().parameter.master().requires_grad_(false);
       }
     }
@@ -145,11 +144,14 @@ void ShardedDataParallel::State::make_pieces() {
 }
 
 // The piece of a parameter whose elements start at `offset` of a flat buffer of which this rank has `shard`.
-ShardedParameter ShardedDataParallel::State::piece_of(const std::string& name, const Shape& shape, const Tensor& shard,
-                                                      std::int64_t offset) const {
+ShardedParameter ShardedDataParallel::State::piece_of(const std::pair<std::string, nn::Parameter>& whole,
+                                                      const Tensor& shard, std::int64_t offset) const {
+  const auto& [name, parameter] = whole;
+  const Shape& shape = parameter.master().shape();
   const TensorPart part = part_in_shard(shape, offset, shard.numel(), group->rank());
   const nn::Parameter piece(elements_in_shard(shard, offset, part, group->rank()));
   piece.set_sharding(nn::Sharding::kPiece);
+  if (parameter.slice()) piece.set_slice(*parameter.slice());
   return {.name = name, .parameter = piece, .shape = shape, .first = part.at(0), .part = part};
 }
 

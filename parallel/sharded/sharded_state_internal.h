@@ -31,7 +31,7 @@ struct ShardedDataParallel::State final : DistributedTraining {
   void make_units();
   void disconnect();
   void make_pieces();
-  ShardedParameter piece_of(const std::string& name, const Shape& shape, const Tensor& shard,
+  ShardedParameter piece_of(const std::pair<std::string, nn::Parameter>& whole, const Tensor& shard,
                             std::int64_t offset) const;
   void install_hooks();
   bool is_resident() const { return options.stage < 3 || !options.reshard_after_forward; }

@@ -80,8 +80,9 @@ Tensor DistributedTraining::run(const Batch& batch, MicroBatchLoss loss_fn) {
 
 void DistributedTraining::run_micro_batches(const MicroBatchPlan& of_batch, const Batch& batch, MicroBatchLoss loss_fn,
                                             std::vector<Tensor>& losses, FunctionRef<void()> before_last) {
-  const std::vector<std::shared_ptr<const SharedRunner>> runners = shared_runners(module);
+  std::vector<std::shared_ptr<const SharedRunner>> runners = shared_runners(module);
   if (!runners.empty()) require_runner_ranks(mode, module, group.get());
+  std::erase_if(runners, [](const auto& runner) { return runner->part != SharedRunner::Part::kSequence; });
   const auto runs = [&] {
     std::int64_t sum = 0;
     for (const auto& runner : runners) sum += runner->runs();

@@ -7,47 +7,72 @@
 namespace lockstep::parallel {
 
 std::vector<std::shared_ptr<const SharedRunner>> shared_runners(nn::Module& module) {
-  std::vector<std::shared_ptr<const SharedRunner>> runners;
-  if (!nn::ModuleRunner::exists()) return runners;
+  std::vector<std::shared_ptr<const SharedRunner>> found;
+  if (!nn::ModuleRunner::exists()) return found;
   for (const nn::Module* each : module.modules()) {
-    if (auto runner = std::dynamic_pointer_cast<const SharedRunner>(nn::runner_of(*each)))
-      runners.push_back(std::move(runner));
+    for (const auto& runner : nn::runners_of(*each)) {
+      if (auto shared = std::dynamic_pointer_cast<const SharedRunner>(runner)) found.push_back(std::move(shared));
+    }
   }
-  return runners;
+  return found;
 }
 
-std::vector<ProcessGroup*> runner_groups(nn::Module& module) {
+namespace {
+
+std::vector<ProcessGroup*> groups_of(nn::Module& module, const SharedRunner::Part* part) {
   std::vector<ProcessGroup*> groups;
   for (const auto& runner : shared_runners(module)) {
+    if (!runner->group || (part && runner->part != *part)) continue;
     if (std::ranges::find(groups, runner->group.get()) == groups.end()) groups.push_back(runner->group.get());
   }
   return groups;
 }
 
-void require_runner_ranks(const char* mode, nn::Module& module, const ProcessGroup* group) {
-  const auto position = [&](int rank) {
-    for (int r = 0; group && r < group->size(); ++r) {
-      if (group->global_rank(r) == rank) return r;
-    }
-    return -1;
-  };
-  for (const ProcessGroup* blocks : runner_groups(module)) {
-    std::vector<int> at;
-    for (int r = 0; r < blocks->size(); ++r) at.push_back(position(blocks->global_rank(r)));
-    LOCKSTEP_CHECK(
-        std::ranges::find(at, -1) == at.end(),
-        "{}: the model is context-parallel over {} ranks, and each has a part of the gradients; train it with "
-        "DistributedDataParallel or ShardedDataParallel over a group with all of them: "
-        "mesh.flatten({{\"cp\", \"dp\"}}).group(), or mesh[\"cp\"].group() if there is no other axis",
-        mode, blocks->size());
-    const int distance = group->size() / blocks->size();
-    for (int r = 0; r < blocks->size(); ++r)
-      LOCKSTEP_CHECK(
-          at[static_cast<std::size_t>(r)] == at[0] + r * distance && at[0] < distance,
-          "{}: the ranks that share a sequence have the wrong places in the group, and the bits would depend "
-          "on the mesh; name the axis cp first: mesh.flatten({{\"cp\", \"dp\"}}).group()",
-          mode);
+// The rank in `group` that has this number in the group of init_process_group; -1: none.
+int position_in(const ProcessGroup* group, int global_rank) {
+  for (int r = 0; group && r < group->size(); ++r) {
+    if (group->global_rank(r) == global_rank) return r;
   }
+  return -1;
+}
+
+void require_sequence_ranks(const char* mode, const ProcessGroup& blocks, const ProcessGroup* group) {
+  std::vector<int> at;
+  for (int r = 0; r < blocks.size(); ++r) at.push_back(position_in(group, blocks.global_rank(r)));
+  LOCKSTEP_CHECK(std::ranges::find(at, -1) == at.end(),
+                 "{}: the model is context-parallel over {} ranks, and each has a part of the gradients; train it with "
+                 "DistributedDataParallel or ShardedDataParallel over a group with all of them: "
+                 "mesh.flatten({{\"cp\", \"dp\"}}).group(), or mesh[\"cp\"].group() if there is no other axis",
+                 mode, blocks.size());
+  const int distance = group->size() / blocks.size();
+  for (int r = 0; r < blocks.size(); ++r)
+    LOCKSTEP_CHECK(at[static_cast<std::size_t>(r)] == at[0] + r * distance && at[0] < distance,
+                   "{}: the ranks that share a sequence have the wrong places in the group, and the bits would depend "
+                   "on the mesh; name the axis cp first: mesh.flatten({{\"cp\", \"dp\"}}).group()",
+                   mode);
+}
+
+void require_model_ranks(const char* mode, const ProcessGroup& slices, const ProcessGroup* group) {
+  for (int r = 0; r < slices.size(); ++r)
+    LOCKSTEP_CHECK(
+        r == slices.rank() || position_in(group, slices.global_rank(r)) < 0,
+        "{}: the model is tensor-parallel over {} ranks, which have different slices of its parameters, and several of "
+        "them are in the mode's group, which would mix these; pass the group of another axis: mesh[\"dp\"].group()",
+        mode, slices.size());
+}
+
+}  // namespace
+
+std::vector<ProcessGroup*> runner_groups(nn::Module& module) { return groups_of(module, nullptr); }
+std::vector<ProcessGroup*> runner_groups(nn::Module& module, SharedRunner::Part part) {
+  return groups_of(module, &part);
+}
+
+void require_runner_ranks(const char* mode, nn::Module& module, const ProcessGroup* group) {
+  for (const ProcessGroup* blocks : runner_groups(module, SharedRunner::Part::kSequence))
+    require_sequence_ranks(mode, *blocks, group);
+  for (const ProcessGroup* slices : runner_groups(module, SharedRunner::Part::kModel))
+    require_model_ranks(mode, *slices, group);
 }
 
 }  // namespace lockstep::parallel

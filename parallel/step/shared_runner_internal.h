@@ -14,9 +14,12 @@ namespace lockstep::parallel {
 
 class SharedRunner : public nn::ModuleRunner {
  public:
-  explicit SharedRunner(std::shared_ptr<ProcessGroup> group) : group(std::move(group)) {}
+  enum class Part : std::uint8_t { kSequence, kModel };  // of which each rank has a part
+  // A null group stands for this process alone.
+  SharedRunner(Part part, std::shared_ptr<ProcessGroup> group) : part(part), group(std::move(group)) {}
 
-  const std::shared_ptr<ProcessGroup> group;   // of these ranks, each of which has a sequence block
+  const Part part;
+  const std::shared_ptr<ProcessGroup> group;
   std::int64_t runs() const { return runs_; }  // so far
 
  protected:
@@ -30,9 +33,12 @@ class SharedRunner : public nn::ModuleRunner {
 std::vector<std::shared_ptr<const SharedRunner>> shared_runners(nn::Module& module);
 // Their groups, each once.
 std::vector<ProcessGroup*> runner_groups(nn::Module& module);
-// Throws InvalidArgument, naming `mode`, unless `group` (null: this process alone) has all ranks of each runner's group,
-// since each has a part of the gradients, at equal distances and in their order: then a rank's micro-batches have numbers
-// that depend on its sequence block and its place among the others, and not on the mesh.
+std::vector<ProcessGroup*> runner_groups(nn::Module& module, SharedRunner::Part part);
+// Throws InvalidArgument, naming `mode`, unless `group` (null: this process alone) fits each runner's group.
+//
+// It has all ranks that share a sequence, since each has a part of the gradients, at equal distances and in their order:
+// then a rank's micro-batches have numbers that depend on its sequence block and its place among the others, and not on
+// the mesh. And it has one of the ranks that share a model, since the others have other parameters.
 void require_runner_ranks(const char* mode, nn::Module& module, const ProcessGroup* group);
 
 }  // namespace lockstep::parallel

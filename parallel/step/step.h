@@ -68,6 +68,7 @@ class ModelState;
 /// For the modes that keep the whole model; not for users.
 std::shared_ptr<ModelState> replicated_state(nn::Module& module, std::shared_ptr<ProcessGroup> group);
 std::vector<ShardedParameter> whole_parameters(const nn::Module& module);  ///< not for users
+double clip_gradients(nn::Module& module, double max_norm);                ///< not for users
 
 /// What all modes offer, so that a training loop can be a template over the mode. A mode has its own form of what it
 /// does differently; the forms here are those of one process that keeps the whole model.
@@ -104,7 +105,8 @@ class TrainingStep {
   std::vector<ShardedParameter> named_parameters() const { return whole_parameters(self().module()); }
   std::shared_ptr<ProcessGroup> group() const { return nullptr; }  ///< of the ranks; null: this process alone
   /// Scales the gradients so that their norm is at most `max_norm`, as nn::clip_grad_norm_. Returns the norm before.
-  double clip_grad_norm_(double max_norm) { return nn::clip_grad_norm_(self().parameters(), max_norm); }
+  /// Of a model that tensor parallelism has cut, the norm is that of all slices, and all ranks must call it.
+  double clip_grad_norm_(double max_norm) { return clip_gradients(self().module(), max_norm); }
   /// Calls `body`, which may read all parameters.
   void gathered(FunctionRef<void()> body) { body(); }
   /// While the guard exists, gradients accumulate without communication: here as ever.

@@ -14,8 +14,10 @@ struct PhiloxBlock {
   std::uint32_t words[4];
 };
 
-// Block number `block` counted from `position`: counter (offset low, high, stream low, high), key (seed low, high).
+// Block number `block` of the position's part, counted from `position`: counter (offset low, high, stream low, high), key (seed low, high).
 HOST_DEVICE inline PhiloxBlock philox(const random::Position& position, std::uint64_t block) {
+  const random::BlockPart& part = position.part;
+  if (part.own != 0) block = block / part.own * part.all + part.first + block % part.own;
   const std::uint64_t offset = position.offset + block;
   std::uint32_t c0 = static_cast<std::uint32_t>(offset), c1 = static_cast<std::uint32_t>(offset >> 32);
   std::uint32_t c2 = static_cast<std::uint32_t>(position.stream),

@@ -17,6 +17,7 @@
 #include "lockstep/tensor/ops/wrappers_internal.h"
 #include "lockstep/tensor/random/random_draws_internal.h"
 #include "lockstep/tensor/random/random_ops_internal.h"
+#include "lockstep/tensor/random/slice_context_internal.h"
 
 namespace lockstep {
 
@@ -26,6 +27,7 @@ namespace {
 constinit thread_local int micro_batch = 0;
 constinit thread_local const SiteGuard* innermost_site = nullptr;
 constinit thread_local DrawFrame* innermost = nullptr;
+constinit thread_local SliceContext* slices = nullptr;
 
 // Numbers of calls, by place. The key is site << kMicroBatchBits | micro-batch.
 constexpr int kMicroBatchBits = 12, kHighCallBits = 64 - kSiteBits - kMicroBatchBits, kBlockBits = 36;
@@ -107,6 +109,10 @@ Position draw(const Place& place, std::uint64_t blocks) {
   }
   return draw.position;
 }
+
+SliceContext* slice_context() { return slices; }
+SliceContextGuard::SliceContextGuard(SliceContext* context) : previous_(std::exchange(slices, context)) {}
+SliceContextGuard::~SliceContextGuard() { slices = previous_; }
 
 DrawFrame::DrawFrame(std::vector<Draw>* recorded, const std::vector<Draw>* repeated)
     : recorded(recorded), repeated(repeated), outer(std::exchange(innermost, this)) {}
@@ -216,10 +222,14 @@ Tensor rounded(const Tensor& drawn, const TensorOptions& options) {
 std::int64_t block_elements(DType dtype) { return dtype == kFloat64 ? 2 : 4; }
 
 // Counts a call on the device; each replay of a CUDA graph is a call of its own.
-random::Position next_call(std::uint64_t blocks, Device device) {
+random::Position next_call(std::uint64_t blocks, Device device, const random::BlockPart& part = {}) {
   const random::Place place = random::current_place();
-  random::Position position = random::draw(place, blocks);
-  capture::keep_on_device(position, device, [place, blocks] { return random::next_call(place, blocks); });
+  const auto of_part = [part](random::Position position) {
+    position.part = part;
+    return position;
+  };
+  random::Position position = of_part(random::draw(place, blocks));
+  capture::keep_on_device(position, device, [=] { return of_part(random::next_call(place, blocks)); });
   return position;
 }
 
@@ -282,8 +292,8 @@ Tensor normal_at(const random::Position& position, std::int64_t first, const Sha
   return rounded(draw_normal(float_tensor("randn", shape, options), position, first), options);
 }
 
-random::Position next_dropout(std::int64_t elements, Device device) {
-  return next_call(blocks_of(elements, kFloat32), device);
+random::Position next_dropout(std::int64_t elements, Device device, const random::BlockPart& part) {
+  return next_call(blocks_of(elements, kFloat32), device, part);
 }
 
 Tensor dropout_mask(const Shape& shape, double keep, const TensorOptions& options, const random::Position& position) {

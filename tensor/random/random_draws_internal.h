@@ -8,11 +8,18 @@
 
 namespace lockstep::random {
 
+// A part of a draw, in counter blocks: block i of the part is block i / own * all + first + i % own of the draw, so it has
+// `own` of each `all` blocks.
+struct BlockPart {
+  std::uint64_t own = 0, all = 0, first = 0;  // own 0: the whole draw
+};
+
 // The start of a draw: element i of a kernel uses word i % 4 of counter block i / 4.
 struct Position {
   std::uint64_t seed;    // the key
   std::uint64_t stream;  // upper half of the counter: site, micro-batch, upper bits of the call
   std::uint64_t offset;  // lower half of the counter: lower bits of the call, and the first block
+  BlockPart part = {};
   // In a CUDA graph: the copy of the position in device memory, which kernels read instead.
   const Position* on_device = nullptr;
 };

@@ -21,8 +21,8 @@ Tensor uniform_at(const random::Position& position, std::int64_t first, const Sh
 Tensor normal_at(const random::Position& position, std::int64_t first, const Shape& shape,
                  const TensorOptions& options);
 
-// The position of a dropout mask, from which the mask can be drawn again.
-random::Position next_dropout(std::int64_t elements, Device device);
+// The position of a part of a dropout mask of so many elements, from which the part can be drawn again.
+random::Position next_dropout(std::int64_t elements, Device device, const random::BlockPart& part = {});
 // 1 / keep with probability `keep`, otherwise 0. f16 and bf16 masks are drawn in f32 and rounded.
 Tensor dropout_mask(const Shape& shape, double keep, const TensorOptions& options, const random::Position& position);
 

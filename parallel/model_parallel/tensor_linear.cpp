@@ -1,0 +1,145 @@
+#include "lockstep/parallel/model_parallel/tensor_linear_internal.h"
+
+#include <utility>
+
+#include "lockstep/autograd/grad_mode.h"
+#include "lockstep/autograd/node.h"
+#include "lockstep/autograd/ops/creation.h"
+#include "lockstep/base/check_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
+
+namespace lockstep::parallel {
+
+using autograd::Gradients;
+using autograd::Needs;
+
+namespace {
+
+// The columns of one slice among those of `slices`: its share of each of `parts`.
+std::vector<Tensor> columns_of(const Tensor& x, std::int64_t parts, std::size_t slices, std::size_t slice) {
+  const auto count = static_cast<std::int64_t>(slices);
+  const std::int64_t each = x.size(-1) / parts / count;
+  std::vector<Tensor> columns;
+  for (std::int64_t p = 0; p < parts; ++p)
+    columns.push_back(x.narrow(-1, (p * count + static_cast<std::int64_t>(slice)) * each, each));
+  return columns;
+}
+
+Tensor joined(const std::vector<Tensor>& columns) {
+  return columns.size() == 1 ? columns[0].contiguous() : cat(columns, -1);
+}
+
+// Slices side by side: part 0 of all slices, then part 1, and so on. Gradients of slices are contiguous.
+Tensor join_columns(const std::vector<Tensor>& of_slices, std::int64_t parts) {
+  if (of_slices.size() == 1) return of_slices[0];
+  std::vector<Tensor> columns;
+  {
+    const NoGradGuard no_grad;
+    for (std::int64_t p = 0; p < parts; ++p) {
+      for (const Tensor& slice : of_slices) {
+        const std::int64_t each = slice.size(-1) / parts;
+        columns.push_back(slice.detach().narrow(-1, p * each, each));
+      }
+    }
+    columns = {cat(columns, -1)};
+  }
+  const std::size_t count = of_slices.size();
+  return autograd::record("join_columns", columns[0], of_slices, [count, parts](const Tensor& grad, const Needs&) {
+    Gradients out;
+    for (std::size_t j = 0; j < count; ++j) out.push_back(joined(columns_of(grad, parts, count, j)));
+    return out;
+  });
+}
+
+// The columns of each slice, contiguous.
+std::vector<Tensor> split_columns(const Tensor& x, std::size_t slices) {
+  if (slices == 1) return {x.contiguous()};
+  std::vector<Tensor> own;
+  {
+    const NoGradGuard no_grad;
+    for (std::size_t j = 0; j < slices; ++j) own.push_back(joined(columns_of(x.detach(), 1, slices, j)));
+  }
+  return autograd::record_all("split_columns", std::move(own), {x}, [](autograd::Tensors& grads, const Needs&) {
+    std::vector<Tensor> columns(grads.begin(), grads.end());
+    Tensor like;
+    for (const Tensor& grad : columns) like = grad.defined() ? grad : like;
+    for (Tensor& grad : columns) grad = grad.defined() ? grad : zeros_like(like);
+    return Gradients{cat(columns, -1)};
+  });
+}
+
+// The columns of all ranks. All of them compute the same from these, so that each has their gradient.
+Tensor gathered_columns(const std::shared_ptr<const TensorSlices>& slices, const Tensor& own, std::int64_t parts) {
+  const int ranks = slices->ranks(), rank = slices->rank();
+  if (ranks == 1) return own;
+  Tensor all;
+  {
+    const NoGradGuard no_grad;
+    std::vector<Tensor> columns;  // of each part, those of all ranks
+    for (const Tensor& part : chunk(own.detach(), static_cast<int>(parts), -1))
+      columns.push_back(gather_columns(*slices, part, "outputs"));
+    all = joined(columns);
+  }
+  return autograd::record("gather_columns", all, {own}, [=](const Tensor& grad, const Needs&) {
+    return Gradients{joined(columns_of(grad, parts, static_cast<std::size_t>(ranks), static_cast<std::size_t>(rank)))};
+  });
+}
+
+const Tensor& only_input(const char* style, const std::vector<Tensor>& inputs) {
+  LOCKSTEP_CHECK(inputs.size() == 1, "{}: called with {} inputs, expected 1", style, inputs.size());
+  return inputs[0];
+}
+
+}  // namespace
+
+ColwiseRunner::ColwiseRunner(std::shared_ptr<const TensorSlices> slices, const std::string& path,
+                             const ColwiseParallel& style, std::vector<nn::Parameter> weights,
+                             std::vector<nn::Parameter> biases)
+    : SharedRunner(Part::kModel, slices->group), slices_(std::move(slices)), path_(path), style_(style),
+      weights_(std::move(weights)), biases_(std::move(biases)) {}
+
+Tensor ColwiseRunner::run(const std::vector<Tensor>& inputs, Forward /*forward*/) const {
+  const Tensor& x = only_input("ColwiseParallel", inputs);
+  LOCKSTEP_CHECK(x.dim() >= 1 && x.size(-1) == weights_[0]->size(1), "linear: x is {}, expected {} columns",
+                 describe(x), weights_[0]->size(1));
+  TensorRegion* const region = TensorRegion::current();
+  const std::vector<Tensor> entered = region ? region->enter(x) : enter_slices(slices_, x.contiguous());
+  std::vector<Tensor> outputs;
+  for (std::size_t j = 0; j < weights_.size(); ++j)
+    outputs.push_back(linear(entered[j], weights_[j], biases_.empty() ? Tensor() : biases_[j].tensor()));
+  const Tensor y = join_columns(outputs, style_.parts);
+  if (style_.gather_output) return gathered_columns(slices_, y, style_.parts);
+  if (region) region->open(path_, y.size(-1), style_.parts);
+  return y;
+}
+
+RowwiseRunner::RowwiseRunner(std::shared_ptr<const TensorSlices> slices, std::vector<nn::Parameter> weights,
+                             const nn::Parameter& bias)
+    : SharedRunner(Part::kModel, slices->group), slices_(std::move(slices)), weights_(std::move(weights)), bias_(bias) {
+}
+
+Tensor RowwiseRunner::run(const std::vector<Tensor>& inputs, Forward /*forward*/) const {
+  const Tensor& x = only_input("RowwiseParallel", inputs);
+  if (TensorRegion* const region = TensorRegion::current()) region->close();
+  const std::int64_t columns = weights_[0]->size(1) * slices_->local();
+  LOCKSTEP_CHECK(x.dim() >= 1 && x.size(-1) == columns,
+                 "linear: x is {}, expected {} columns, those of this rank's {} of {} slices; take the number of heads "
+                 "from the tensor: reshape({{t.size(0), t.size(1), -1, head_dim}})",
+                 describe(x), columns, slices_->local(), slices_->count);
+  const std::vector<Tensor> parts = split_columns(x, weights_.size());
+  std::vector<Tensor> terms;
+  for (std::size_t j = 0; j < weights_.size(); ++j) terms.push_back(linear(parts[j], weights_[j], Tensor()));
+  std::vector<Tensor> detached;
+  for (const Tensor& term : terms) detached.push_back(term.detach());
+  const std::size_t count = terms.size();
+  const Tensor y = autograd::record("tensor_exit",
+                                    sum_over_slices(*slices_, std::move(detached), Phase::kActivations, "tensor exit"),
+                                    terms, [count](const Tensor& grad, const Needs&) {
+                                      Gradients out;
+                                      for (std::size_t j = 0; j < count; ++j) out.push_back(grad);
+                                      return out;
+                                    });
+  return bias_.master().defined() ? y + bias_->to(y.dtype()) : y;
+}
+
+}  // namespace lockstep::parallel

@@ -1,0 +1,42 @@
+// Slices of tensors: which of them a rank has, and the sums over all of them. Not installed.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/autograd/ops/functions.h"
+#include "lockstep/nn/parameter.h"
+#include "lockstep/parallel/comm/process_group.h"
+
+namespace lockstep::parallel {
+
+// The slices of a model, `count` over all ranks of the group: rank r has those from r * local() on.
+struct TensorSlices {
+  std::shared_ptr<ProcessGroup> group;  // null: this process alone
+  int count = 1;
+
+  int ranks() const { return group ? group->size() : 1; }
+  int rank() const { return group ? group->rank() : 0; }
+  int local() const { return count / ranks(); }
+  int first() const { return rank() * local(); }
+};
+
+// The sum of one term for each slice, this rank's in `terms`, in canonical order: pairs of neighbours, then pairs of
+// pairs. In f32 for f16 and bf16, and rounded once. May write to terms[0]. Undefined terms count as 0.
+Tensor sum_over_slices(const TensorSlices& slices, std::vector<Tensor> terms, Phase phase, std::string_view name);
+
+// The columns of all ranks, (..., columns of a rank) to (..., columns of all).
+Tensor gather_columns(const TensorSlices& slices, const Tensor& own, std::string_view name);
+
+// How a parameter is cut: along `dim`, each of `parts` equal parts of it by itself.
+struct Cut {
+  std::int64_t dim = 0, parts = 1;
+};
+
+// This rank's slices of a parameter, as parameters with memory of their own. `path` is the parameter's name in the model.
+std::vector<nn::Parameter> cut_parameter(const nn::Parameter& whole, const std::string& path, const Cut& cut,
+                                         const TensorSlices& slices);
+
+}  // namespace lockstep::parallel

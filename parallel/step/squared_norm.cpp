@@ -1,0 +1,77 @@
+#include "lockstep/parallel/step/squared_norm_internal.h"
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+
+#include "lockstep/autograd/grad_mode.h"
+#include "lockstep/base/check_internal.h"
+#include "lockstep/parallel/step/shared_runner_internal.h"
+#include "lockstep/parallel/step/step.h"
+#include "lockstep/tensor/ops/ops_internal.h"
+
+namespace lockstep::parallel {
+
+void SquaredNorm::add(const nn::ParameterSlice* slice, double sum) {
+  const bool is_next =
+      slice && !entries_.empty() && entries_.back().first && entries_.back().first->name == slice->name;
+  if (!is_next) entries_.push_back({.first = slice, .sum = {}});
+  entries_.back().sum.add({.first = slice ? slice->index : 0, .level = 0, .sum = sum});
+}
+
+// The slices of a rank are a node of the tree over all slices, so a rank sends one number for each parameter.
+void SquaredNorm::exchange() {
+  std::vector<double> own;
+  for (const Entry& entry : entries_) {
+    if (entry.first) own.push_back(entry.sum.nodes()[0].sum);
+  }
+  const auto count = static_cast<std::int64_t>(own.size());
+  const Tensor all = raw::empty({slices_->size(), count}, {.dtype = kFloat64});
+  slices_->all_gather(all, raw::from_bytes(own.data(), {count}, kFloat64), {.phase = Phase::kGradients, .name = "norm"})
+      ->wait();
+  const std::span<const double> sums = all.span<double>();
+  std::size_t next = 0;
+  for (Entry& entry : entries_) {
+    if (!entry.first) continue;
+    entry.sum = {};
+    for (int r = 0; r < slices_->size(); ++r)
+      entry.sum.add({.first = r, .level = 0, .sum = sums[static_cast<std::size_t>(r) * own.size() + next]});
+    ++next;
+  }
+}
+
+double SquaredNorm::norm() {
+  if (slices_) exchange();
+  nn::TreeSum total;
+  std::int64_t position = 0;
+  for (const Entry& entry : entries_) total.add({.first = position++, .level = 0, .sum = entry.sum.total()});
+  return std::sqrt(total.total());
+}
+
+void scale_to_norm(const std::vector<Tensor>& gradients, double norm, double max_norm) {
+  const double factor = max_norm / (norm + 1e-6);
+  if (factor >= 1) return;  // a NaN factor is applied, and makes every gradient NaN
+  for (const Tensor& gradient : gradients) {
+    if (gradient.defined()) gradient.mul_(factor);
+  }
+}
+
+double clip_gradients(nn::Module& module, double max_norm) {
+  const std::vector<nn::Parameter> parameters = module.parameters();
+  if (std::ranges::none_of(parameters, [](const nn::Parameter& each) { return each.slice(); }))
+    return nn::clip_grad_norm_(parameters, max_norm);
+  LOCKSTEP_CHECK(max_norm >= 0, "clip_grad_norm_: max_norm is {}, expected 0 or more", max_norm);
+  const NoGradGuard no_grad;
+  const std::vector<ProcessGroup*> groups = runner_groups(module, SharedRunner::Part::kModel);
+  SquaredNorm sum(groups.empty() ? nullptr : groups[0]);
+  std::vector<Tensor> gradients;
+  for (const nn::Parameter& each : parameters) {
+    gradients.push_back(each.master().grad());
+    sum.add(each.slice(), gradients.back().defined() ? nn::sum_of_squares(gradients.back()).total() : 0);
+  }
+  const double norm = sum.norm();
+  scale_to_norm(gradients, norm, max_norm);
+  return norm;
+}
+
+}  // namespace lockstep::parallel

@@ -1,0 +1,69 @@
+// Tensor parallelism in training: for one number of slices, the same bits on any ranks and in any mode. Ranks are threads.
+#include "tests/parallel/model_parallel/tensor_training.h"
+
+using namespace tensor_training;
+
+TEST_CASE("slices on any number of ranks have the same bits") {
+  for (const int slices : {2, 4, 8}) {
+    std::vector<Layout> layouts;
+    for (int t = 1; t <= slices; t *= 2) layouts.push_back({.tp = t});
+    check_same(slices, {}, layouts);
+  }
+  for (const int slices : {3, 6}) {
+    check_same(slices, {.width = 24, .heads = 6}, {{.tp = slices}, {.tp = 3}});
+  }
+}
+
+TEST_CASE("models of every kind have the same bits on any number of ranks") {
+  for (const ModelOptions& options :
+       {ModelOptions{.fused = true}, ModelOptions{.fused = true, .gated = true, .bias = false},
+        ModelOptions{.gated = true}, ModelOptions{.frozen = true}, ModelOptions{.fused = true, .frozen = true},
+        ModelOptions{.recompute = true}, ModelOptions{.fused = true, .gated = true, .bf16 = true}})
+    check_same(4, options, {{.tp = 1}, {.tp = 2}, {.tp = 4}});
+}
+
+TEST_CASE("dropout draws the whole tensor's elements, for any number of slices") {
+  for (const ModelOptions& options :
+       {ModelOptions{.dropout = 0.2}, ModelOptions{.fused = true, .gated = true, .dropout = 0.2},
+        ModelOptions{.width = 20, .heads = 4, .dropout = 0.2},  // runs of 10 and 20 columns
+        ModelOptions{.recompute = true, .dropout = 0.2}}) {
+    check_same(4, options, {{.tp = 1}, {.tp = 2}, {.tp = 4}, {.tp = 2, .dp = 2}, {.tp = 2, .dp = 2, .stage = 3}});
+    const Outcome one = train(1, {}, options), several = train(4, {.tp = 4}, options);
+    for (std::size_t i = 0; i < one.losses.size(); ++i)
+      CHECK(several.losses[i] == doctest::Approx(one.losses[i]).epsilon(1e-5));
+  }
+  CHECK(train(4, {.tp = 2}, {.recompute = true, .dropout = 0.2}) == train(4, {.tp = 2}, {.dropout = 0.2}));
+}
+
+TEST_CASE("deferred initialisation has the same values") {
+  for (const bool fused : {false, true})
+    CHECK(train(4, {.tp = 2, .dp = 2, .stage = 3}, {.fused = fused, .deferred = true}) ==
+          train(4, {}, {.fused = fused}));
+}
+
+TEST_CASE("recomputation changes no bit") {
+  CHECK(train(4, {.tp = 2}, {.fused = true, .recompute = true}) == train(4, {.tp = 2}, {.fused = true}));
+}
+
+TEST_CASE("slices and data parallelism in every mode") {
+  for (const ModelOptions& options : {ModelOptions{}, ModelOptions{.fused = true, .frozen = true}}) {
+    std::vector<Layout> layouts{{.tp = 1}, {.tp = 2, .dp = 2}, {.tp = 1, .dp = 4}, {.tp = 4, .dp = 2}};
+    for (const int stage : {1, 2, 3})
+      for (const auto& [tp, dp] : {std::pair(1, 2), std::pair(2, 2), std::pair(4, 2), std::pair(2, 4)})
+        layouts.push_back({.tp = tp, .dp = dp, .stage = stage});
+    check_same(4, options, layouts);
+  }
+}
+
+TEST_CASE("with several slices, losses and norms are near those of one") {
+  for (const ModelOptions& options : {ModelOptions{}, ModelOptions{.fused = true, .gated = true}}) {
+    const Outcome one = train(1, {}, options, 20);
+    for (const int slices : {2, 4, 8}) {
+      const Outcome several = train(slices, {.tp = 2}, options, 20);
+      for (std::size_t i = 0; i < one.losses.size(); ++i) {
+        CHECK(several.losses[i] == doctest::Approx(one.losses[i]).epsilon(1e-5));
+        CHECK(several.norms[i] == doctest::Approx(one.norms[i]).epsilon(1e-4));
+      }
+    }
+  }
+}
