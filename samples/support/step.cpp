@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "support/explain_mesh.h"
 #include "support/stop.h"
 #include "support/strategy.h"
 
@@ -89,6 +90,12 @@ std::vector<ls::Device> devices_of(const Options& options) {
       devices.emplace_back(ls::DeviceType::kCuda, (has_ranks(options.strategy) ? local_rank() : i) % gpus);
   }
   return devices;
+}
+
+// The mode of a run in a report.
+std::string mode_in_report(const Options& options, const std::vector<par::MeshAxis>& mesh) {
+  if (!has_mesh(options.strategy)) return options.strategy;
+  return std::ranges::find(mesh, "fsdp", &par::MeshAxis::name) != mesh.end() ? "sharded" : "ddp";
 }
 
 // The traffic of `links` that `before` does not have.
@@ -326,9 +333,10 @@ std::vector<ls::Trace> Step::traces(ls::Trace trace) {
   std::int64_t gradient_bytes = 0;
   for (const ls::nn::Parameter& parameter : model_.parameters())
     gradient_bytes += parameter->numel() * static_cast<std::int64_t>(ls::item_size(parameter->dtype()));
-  traces[0].notes = {{report::kModeNote, options_.strategy},
+  traces[0].notes = {{report::kModeNote, mode_in_report(options_, mesh_of(options_, ranks()))},
                      {report::kGradientsNote, std::to_string(gradient_bytes)},
                      report::counters_note(counters)};
+  if (has_mesh(options_.strategy)) traces[0].notes.emplace_back(kTextsNote, std::to_string(texts_));
   return traces;
 }
 

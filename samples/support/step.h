@@ -50,6 +50,7 @@ class Step {
     const auto loss_fn = [&](const ls::Tensor& x, const ls::Tensor& y) { return take_loss(model_(x), y); };
     const ls::Tensor loss = with_run([&](auto& run) {
       if constexpr (std::is_same_v<decltype(run), ls::parallel::Parallel&>) {
+        texts_ = x.size(0) / run.micro_batches();
         const auto mine = run.split_sequence({x, positions_of(x), y});  // this rank's sequence blocks
         return run.backward(
             std::vector{mine[0], mine[1]}, mine[2],
@@ -154,6 +155,7 @@ class Step {
   PhaseBytes at_start_ = {};
   std::vector<ls::parallel::LinkTraffic> links_at_start_ = {}, gathered_links_ = {};  // the latter outside of steps
   std::int64_t steps_ = 0;
+  std::int64_t texts_ = 0;  // in each micro-batch of the last step, on a mesh
   Injection injection_;
 };
 

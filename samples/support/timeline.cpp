@@ -2,13 +2,31 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <fstream>
 
 #include "support/explain.h"
+#include "support/explain_mesh.h"
+#include "support/strategy.h"
 #include "tools/report/json.h"
 #include "tools/report/report.h"
 
 namespace samples {
+namespace {
+
+// What the ranks of a run on a mesh have and send; empty for other runs.
+std::string mesh_text(const Options& options, const report::Run& run, const report::StepView& step) {
+  if (!has_mesh(run.name)) return "";
+  Options here = options;
+  here.strategy = run.name;  // of the options it is "compare" if several strategies have run
+  std::int64_t texts = options.batch / options.micro_batches;
+  for (const auto& [key, value] : run.traces[0].notes) {
+    if (key == kTextsNote) std::from_chars(value.data(), value.data() + value.size(), texts);
+  }
+  return explain_mesh(here, static_cast<int>(run.traces.size()), texts, step);
+}
+
+}  // namespace
 
 bool is_traced(const Options& options) {
   return !options.trace.empty() || !options.report.empty() || !options.timeline.empty() || options.explain;
@@ -22,7 +40,8 @@ void write_traces(const Options& options, const std::vector<lockstep::Trace>& tr
     report::write_report(options.report, {.title = options.program, .command = options.command, .runs = runs});
   if (!options.explain) return;
   for (const report::Run& run : runs) {
-    for (const report::StepView& step : last_steps(run, 1)) fmt::print("\n{}", explain(run.mode, step));
+    for (const report::StepView& step : last_steps(run, 1))
+      fmt::print("\n{}{}", mesh_text(options, run, step), explain(run.name, step));
   }
 }
 

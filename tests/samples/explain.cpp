@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include "support/explain_mesh.h"
 #include "tools/report/lanes.h"
 
 namespace {
@@ -32,6 +33,34 @@ Trace rank(int r, std::int64_t zero, std::int64_t launch) {
                      event(TraceKind::kWait, "all_reduce", launch + 600, 9'000, {.id = 12}),
                      event(TraceKind::kBucketDone, "fc.bias", 9'000, 9'000, {.bytes = 2048, .id = 0}),
                      event(TraceKind::kOptimizer, "SGD", 9'200, 9'700)}};
+}
+
+// A GPT of 2 layers and width 16 on texts of 16 characters, with 4 micro-batches.
+samples::Options on_mesh(const std::string& mesh, const std::string& attention) {
+  samples::Options options;
+  options.gpt = samples::GptOptions{.layers = 2, .heads = 4, .width = 16, .context = 16};
+  options.strategy = "parallel";
+  options.micro_batches = 4;
+  options.mesh = mesh;
+  options.attention = attention;
+  return options;
+}
+
+// A step of two ranks, in which each sends 10 bytes of keys, 20 of their gradients and 30 of gradients of parameters.
+StepView step_with_messages() {
+  using lockstep::parallel::Phase;
+  StepView step;
+  for (int rank = 0; rank < 2; ++rank) {
+    report::Lane& lane = step.lanes.emplace_back();
+    const auto add = [&](TraceKind kind, std::int64_t bytes, Phase phase) {
+      lane.events.push_back({.event = {.kind = kind, .labels = {.bytes = bytes, .phase = static_cast<int>(phase)}}});
+    };
+    add(TraceKind::kCollective, 10, Phase::kKeysValues);
+    add(TraceKind::kCollective, 20, Phase::kActivationGradients);
+    add(TraceKind::kCollective, 30, Phase::kGradients);
+    add(TraceKind::kWait, 0, Phase::kKeysValues);
+  }
+  return step;
 }
 
 Run two_ranks() { return {.mode = "ddp", .traces = {rank(0, 1'000'000, 5'000), rank(1, 1'000'000, 7'000)}}; }
@@ -181,4 +210,46 @@ rank 1: compute 62 %, communication 14 %, waiting 0 %, other 24 %
      9.0 us  bucket 0 holds the mean over all ranks, 2.0 us after its launch
      9.2 us  updates the parameters (SGD), 500 ns
 )");
+}
+
+TEST_CASE("the ranks of a mesh are described: what each has, what attention sends, and the sum of the gradients") {
+  CHECK(samples::explain_mesh(on_mesh("dp=2,cp=2", "zigzag"), 4, 3, step_with_messages()) ==
+        R"(Mesh of 4 ranks; dp divides the micro-batches; cp divides each text (zigzag)
+rank 0: micro-batches 0 and 1 of 4; characters 0 to 3 and 12 to 15 of each text (half blocks 0 and 3 of 4)
+rank 1: micro-batches 0 and 1 of 4; characters 4 to 7 and 8 to 11 of each text (half blocks 1 and 2 of 4)
+rank 2: micro-batches 2 and 3 of 4; characters 0 to 3 and 12 to 15 of each text (half blocks 0 and 3 of 4)
+rank 3: micro-batches 2 and 3 of 4; characters 4 to 7 and 8 to 11 of each text (half blocks 1 and 2 of 4)
+Before forward, the ranks along cp compare their texts (all_gather split_sequence). In a layer's
+attention, a rank sends for each micro-batch of 3 texts (C = 2 sequence blocks; B = 1536 bytes of
+keys, and as many of values; G = 1536 bytes of gradients of keys, in f32):
+  forward   keys and values, C - 1 times to the next rank along cp: 2 (C - 1) B = 3072 bytes
+  backward  keys and values once more: 2 (C - 1) B = 3072 bytes
+            their gradients, C times, until each is back on the rank of its keys: 2 C G = 6144 bytes
+In this step, with 2 layers and 2 micro-batches on each of 4 ranks, all ranks sent
+  keys and values: 20 bytes, by the formulas 98304
+  their gradients: 40 bytes, by the formulas 98304
+In backward of the last micro-batch, an all-reduce for each bucket sums the gradients of parameters over all
+n = 4 ranks, along cp and dp together. Each rank sends 2 (n - 1)/n of the bytes; in this step rank 0 sent 30 bytes.
+)");
+}
+
+TEST_CASE("the ranks of other meshes are described by the order of the axes and the kind of attention") {
+  const auto text = [](const std::string& mesh, const std::string& attention, int ranks) {
+    return samples::explain_mesh(on_mesh(mesh, attention), ranks, 3, step_with_messages());
+  };
+  const auto has = [](const std::string& text, const std::string& part) {
+    CHECK_MESSAGE(text.find(part) != std::string::npos, text);
+  };
+  const std::string ring = text("cp=2,fsdp=2", "ring", 4);
+  has(ring, "\nrank 1: micro-batches 2 and 3 of 4; characters 0 to 7 of each text (sequence block 0 of 2)\n");
+  has(ring, "\nrank 2: micro-batches 0 and 1 of 4; characters 8 to 15 of each text (sequence block 1 of 2)\n");
+  has(ring, "a reduce-scatter for each unit sums the gradients");
+  has(ring, "along cp and fsdp together. Each rank sends (n - 1)/n of the bytes");
+  const std::string ulysses = text("cp=4", "ulysses", 4);  // 3 texts x 4 characters x 16 numbers x 4 bytes
+  has(ulysses, "\nrank 3: micro-batches 0 to 3 of 4; characters 12 to 15 of each text (sequence block 3 of 4)\n");
+  has(ulysses, "B = 768 bytes of\nqueries, and as many of keys, of values and of results):");
+  has(ulysses, "exchange sequence blocks for heads, and back: 4 (C - 1)/C B = 2304 bytes\n");
+  has(ulysses, "n = 4 ranks, along cp. Each rank");
+  CHECK(text("dp=4", "zigzag", 4).find("attention") == std::string::npos);
+  CHECK(text("dp=1", "zigzag", 1) == "Mesh of 1 rank\nrank 0: micro-batches 0 to 3 of 4; whole texts\n");
 }

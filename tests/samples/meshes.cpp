@@ -1,5 +1,7 @@
-// char_gpt with blocks of texts on meshes of ranks: the bits of one partition, resumed runs, the table of --strategies,
-// and errors.
+// char_gpt with sequence blocks on meshes of ranks: the bits of one partition, killed and resumed runs, --explain, the
+// table of --strategies, and errors.
+#include <fmt/format.h>
+
 #include <nlohmann/json.hpp>
 
 #include "tests/samples/support.h"
@@ -61,6 +63,73 @@ TEST_CASE("char_gpt: a run on one mesh goes on with another") {
   CHECK(contains(other.output, "blocks=2 attention=zigzag"));
   CHECK(train("mesh_first", "1", {"--mesh", "cp=2,fsdp=4", "--resume", "yes"}).code == 0);
   CHECK(read_file("mesh_first/model.safetensors").size() > 300);
+}
+
+TEST_CASE("char_gpt: a rank of a mesh is killed after a checkpoint; its mesh and other meshes end with the same bits") {
+  // An epoch has two steps, the second with fewer texts.
+  const auto words = [](const std::string& out, const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = {"--epochs", "20",      "--save-every", "4",      "--lr",
+                                          "0.01",     "--batch", "256",          "--quiet"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return small(out, arguments);
+  };
+  const std::vector<std::string> on_four = {"--strategy", "parallel", "--mesh", "dp=2,cp=2"};
+  REQUIRE(run("char_gpt", words(fresh("mesh_whole"), on_four)).code == 0);
+  Process killed("char_gpt", words(fresh("mesh_killed"), on_four));
+  REQUIRE(eventually([] { return std::filesystem::exists("mesh_killed/checkpoint.safetensors"); }));
+  const pid_t rank = find_rank(killed.pid(), 2);
+  REQUIRE(rank > 0);
+  kill(rank, SIGKILL);
+  CHECK(killed.wait() == 128 + SIGKILL);
+  CHECK_MESSAGE(contains(killed.output(), "First to fail: rank 2"), killed.output());
+  REQUIRE(epochs_written("mesh_killed") < 20);
+  for (const std::string mesh : {"dp=2,cp=2", "cp=2,dp=1", "cp=2,fsdp=2"}) {
+    CAPTURE(mesh);
+    const std::string out = fresh("mesh_goes_on");
+    std::filesystem::copy("mesh_killed", out);
+    const Finished finished = run("char_gpt", words(out, {"--mesh", mesh, "--resume", "yes"}));
+    CAPTURE(finished.output);
+    REQUIRE(finished.code == 0);
+    CHECK(contains(finished.output, "Going on from " + out + "/checkpoint.safetensors"));
+    CHECK(result(out)["parameter_hash"] == result("mesh_whole")["parameter_hash"]);
+    CHECK(metrics_without_times(out) == metrics_without_times("mesh_whole"));
+    CHECK(result(out)["steps"] < result("mesh_whole")["steps"]);
+  }
+}
+
+TEST_CASE("char_gpt: --explain says what the ranks of a mesh have, and its formulas give the bytes that were counted") {
+  struct Case {
+    std::string attention;
+    std::vector<std::string> more;
+    std::string phase;
+  };
+  const std::vector<Case> cases = {{"zigzag", {"--strategy", "context", "-n", "4"}, "keys and values"},
+                                   {"ring", {"--mesh", "dp=2,cp=2", "--recompute"}, "keys and values"},
+                                   {"zigzag", {"--mesh", "cp=2,fsdp=2", "--bf16"}, "keys and values"},
+                                   {"ulysses", {"--mesh", "dp=2,cp=2", "--recompute"}, "activations"},
+                                   {"ulysses", {"--mesh", "cp=4", "--bf16"}, "activations"}};
+  for (const Case& each : cases) {
+    // All windows in one step, so that the counters of the run are those of the step.
+    std::vector<std::string> arguments = {"--epochs",     "1",        "--batch", "4096", "--attention",
+                                          each.attention, "--explain"};
+    arguments.insert(arguments.end(), each.more.begin(), each.more.end());
+    const Finished finished = run("char_gpt", small(fresh("mesh_explained"), arguments));
+    CAPTURE(finished.output);
+    REQUIRE(finished.code == 0);
+    const auto counted = result("mesh_explained");
+    REQUIRE(counted["steps"] == 1);
+    const std::int64_t activations = counted["bytes_in_steps"][each.phase],
+                       gradients = counted["bytes_in_steps"]["activation gradients"];
+    CHECK(activations > 0);
+    const std::string start =
+        each.phase == "activations" ? "\n  queries, keys, values and results: " : "\n  keys and values: ";
+    CHECK(contains(finished.output, fmt::format("{0}{1} bytes, by the formulas {1}\n", start, activations)));
+    CHECK(contains(finished.output, fmt::format("\n  their gradients: {0} bytes, by the formulas {0}\n", gradients)));
+    CHECK(contains(finished.output, "\nrank 3: micro-batches "));
+    CHECK(contains(finished.output, "\nrank 3: compute "));
+    CHECK(!contains(finished.output, "cpu:"));
+    CHECK(contains(finished.output, "for all_gather split_sequence #"));
+  }
 }
 
 TEST_CASE("char_gpt: context has a row in the table of strategies, and its loss is that of whole texts") {

@@ -13,7 +13,7 @@ namespace context_attention {
 namespace par = ls::parallel;
 using Kind = par::ContextAttention;
 
-enum class Masking { kNone, kCausal, kBool, kAdded, kPadding, kPerHead };
+enum class Masking { kNone, kCausal, kBool, kAdded, kPadding, kPerHead, kInfinite };
 
 struct Case {
   int ranks;
@@ -71,6 +71,9 @@ inline ls::Tensor mask_of(const Case& of) {
       mask.narrow(-2, 7, 1).narrow(-1, t - 1, 1).fill_(1);
       return mask;
     }
+    case Masking::kInfinite:
+      return ls::where(mask_of({.ranks = of.ranks, .kind = of.kind, .masking = Masking::kBool, .time = t}), 0.0, -kInf)
+          .to(of.dtype);
     case Masking::kAdded:
       return ls::randn({t, t}, {.dtype = of.dtype});
     case Masking::kPadding:
@@ -88,9 +91,15 @@ inline void set(Attention& attention, const Case& of) {
   attention.gqa = of.kv_heads < of.heads;
 }
 
-inline void check_close(const ls::Tensor& got, const ls::Tensor& want, ls::DType dtype) {
+// Compares the largest difference with the largest value. Results in f16 and bf16 are computed in f32 and rounded once.
+// `units`: by how many units in the last place they may differ: 1, or 2 if a rounded value is one of their operands.
+inline void check_close(const ls::Tensor& got, const ls::Tensor& want, ls::DType dtype, int units = 2) {
   const double scale = ls::max(ls::abs(want)).item<double>(), worst = ls::max(ls::abs(got - want)).item<double>();
-  CHECK(worst <= (dtype == ls::kFloat64 ? 1e-13 : dtype == ls::kFloat32 ? 2e-6 : 2e-2) * std::max(scale, 1e-3));
+  const double tolerance = dtype == ls::kFloat64   ? 1e-13
+                           : dtype == ls::kFloat32 ? 2e-6
+                           : dtype == ls::kFloat16 ? units * 0x1p-10
+                                                   : units * 0x1p-7;
+  CHECK(worst <= tolerance * std::max(scale, 1e-3));
 }
 
 // `backend`: of the ranks.
@@ -117,8 +126,8 @@ inline void check_case(const Case& of, const std::string& backend = "local") {
       set(attention, of);
       par::context_parallel(attention, mesh, {.attention = of.kind, .gather_keys = gather});
       const Results got = run(attention, mine, block(grad, of, own));
-      const auto compare = [&](ls::Tensor Results::*each) {
-        check_close(got.*each, block(want.*each, of, own), of.dtype);
+      const auto compare = [&](ls::Tensor Results::*each) {  // the gradients depend on the rounded result
+        check_close(got.*each, block(want.*each, of, own), of.dtype, each == &Results::out ? 1 : 2);
         CHECK(!ls::any(ls::isnan(got.*each)).item<bool>());
         if (first) CHECK(same_bits(got.*each, (*first).*each));
       };

@@ -23,34 +23,64 @@ struct ModelOptions {
   double dropout = 0;
   bool recompute = false, frozen = false, bf16 = false;
   bool accumulates = false;  // another batch before each step, in no_sync
+  bool multihead = false;    // nn::MultiheadAttention in place of a call of scaled_dot_product_attention
+  bool padded = false;       // with .multihead: no query attends to the last three positions of the sequence
+};
+
+struct SelfAttention : nn::Module {
+  explicit SelfAttention(const ModelOptions& options)
+      : options(options), query(add<nn::Linear>("query", kWidth, kWidth)),
+        keys(add<nn::Linear>("keys", kWidth, 2 * kWidth / options.heads * options.kv_heads)),
+        proj(add<nn::Linear>("proj", kWidth, kWidth)) {}
+
+  ls::Tensor forward(const ls::Tensor& x) const override {
+    const auto heads = [&](const ls::Tensor& t) {
+      return t.reshape({t.size(0), t.size(1), -1, kWidth / options.heads}).transpose(1, 2);
+    };
+    const auto parts = ls::chunk(keys(x), 2, -1);
+    const ls::Tensor y =
+        ls::scaled_dot_product_attention(heads(query(x)), heads(parts[0]), heads(parts[1]),
+                                         {.dropout_p = is_training() ? options.dropout : 0,
+                                          .is_causal = true,
+                                          .enable_gqa = options.kv_heads < options.heads});
+    return proj(y.transpose(1, 2).flatten(2));
+  }
+
+  ModelOptions options;
+  nn::Linear &query, &keys, &proj;
+};
+
+struct MultiheadSelfAttention : nn::Module {
+  explicit MultiheadSelfAttention(const ModelOptions& options)
+      : padded(options.padded), attention(add<nn::MultiheadAttention>(
+                                    "attention", kWidth, options.heads,
+                                    nn::MultiheadAttentionOptions{.dropout = options.dropout})) {}
+
+  ls::Tensor forward(const ls::Tensor& x) const override {
+    ls::Tensor padding;
+    if (padded) padding = (ls::arange(kTime) >= kTime - 3).expand({x.size(0), kTime});
+    return attention.forward(x, x, x, {.key_padding_mask = padding, .is_causal = true});
+  }
+
+  bool padded;
+  nn::MultiheadAttention& attention;
 };
 
 struct Block : nn::Module {
   explicit Block(const ModelOptions& options)
-      : options(options), norm1(add<nn::LayerNorm>("norm1", ls::Shape{kWidth})),
-        query(add<nn::Linear>("query", kWidth, kWidth)),
-        keys(add<nn::Linear>("keys", kWidth, 2 * kWidth / options.heads * options.kv_heads)),
-        proj(add<nn::Linear>("proj", kWidth, kWidth)), norm2(add<nn::LayerNorm>("norm2", ls::Shape{kWidth})),
-        up(add<nn::Linear>("up", kWidth, 2 * kWidth)), down(add<nn::Linear>("down", 2 * kWidth, kWidth)),
-        dropout(add<nn::Dropout>("dropout", options.dropout)) {}
+      : norm1(add<nn::LayerNorm>("norm1", ls::Shape{kWidth})),
+        attention(options.multihead ? static_cast<nn::Module&>(add<MultiheadSelfAttention>("attention", options))
+                                    : add<SelfAttention>("attention", options)),
+        norm2(add<nn::LayerNorm>("norm2", ls::Shape{kWidth})), up(add<nn::Linear>("up", kWidth, 2 * kWidth)),
+        down(add<nn::Linear>("down", 2 * kWidth, kWidth)), dropout(add<nn::Dropout>("dropout", options.dropout)) {}
 
   ls::Tensor forward(const ls::Tensor& x) const override {
-    const ls::Tensor normed = norm1(x);
-    const auto heads = [&](const ls::Tensor& t) {
-      return t.reshape({t.size(0), t.size(1), -1, kWidth / options.heads}).transpose(1, 2);
-    };
-    const auto parts = ls::chunk(keys(normed), 2, -1);
-    const ls::Tensor a = ls::scaled_dot_product_attention(heads(query(normed)), heads(parts[0]), heads(parts[1]),
-                                                          {.dropout_p = is_training() ? options.dropout : 0,
-                                                           .is_causal = true,
-                                                           .enable_gqa = options.kv_heads < options.heads});
-    const ls::Tensor y = x + proj(a.transpose(1, 2).flatten(2));
+    const ls::Tensor y = x + attention(norm1(x));
     return y + dropout(down(ls::gelu(up(norm2(y)))));
   }
 
-  ModelOptions options;
   nn::LayerNorm& norm1;
-  nn::Linear &query, &keys, &proj;
+  nn::Module& attention;
   nn::LayerNorm& norm2;
   nn::Linear &up, &down;
   nn::Dropout& dropout;

@@ -1,0 +1,195 @@
+#include "support/explain_mesh.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "support/mesh.h"
+
+namespace samples {
+namespace {
+
+namespace ls = lockstep;
+namespace par = lockstep::parallel;
+using par::ContextAttention;
+using par::Phase;
+
+// The numbers of the closed forms, with the names of docs/mesh.md.
+struct Sizes {
+  std::int64_t c = 1;                       // sequence blocks: ranks along cp
+  std::int64_t b = 0;                       // the bytes of a rank's keys for one micro-batch
+  std::int64_t g = 0;                       // the bytes of their gradients, which a ring sends in f32
+  std::int64_t layers = 0, recomputed = 0;  // attentions of a micro-batch, and those that backward recomputes
+
+  std::int64_t ring() const { return 2 * (c - 1) * b; }
+  std::int64_t ring_gradients() const { return 2 * c * g; }
+  std::int64_t ulysses() const { return 4 * (c - 1) * b / c; }
+};
+
+Sizes sizes_of(const Options& options, int ranks, std::int64_t texts) {
+  const GptOptions& gpt = *options.gpt;
+  const std::int64_t c = ranks_along(mesh_of(options, ranks), "cp"), elements = texts * gpt.context / c * gpt.width;
+  return {.c = c,
+          .b = elements * (gpt.bf16 ? 2 : 4),
+          .g = elements * 4,
+          .layers = gpt.layers,
+          .recomputed = gpt.recompute ? gpt.layers : 0};
+}
+
+std::string counted(std::int64_t n, const char* noun) {
+  return fmt::format("{} {}{}", n, noun, n == 1 ? "" : noun == std::string("micro-batch") ? "es" : "s");
+}
+
+// "micro-batches 4 to 7"
+std::string micro_batches(std::int64_t first, std::int64_t count) {
+  if (count == 1) return fmt::format("micro-batch {}", first);
+  return fmt::format("micro-batches {} {} {}", first, count == 2 ? "and" : "to", first + count - 1);
+}
+
+std::int64_t micro_batches_of_rank(const Options& options, int ranks) {
+  return options.micro_batches / data_ranks(options, ranks);
+}
+
+// The coordinate of a rank along an axis: ranks are numbered in row-major order.
+int coordinate(const std::vector<par::MeshAxis>& mesh, const std::string& axis, int rank) {
+  for (auto each = mesh.rbegin(); each != mesh.rend(); ++each) {
+    if (each->name == axis) return rank % each->size;
+    rank /= each->size;
+  }
+  return 0;
+}
+
+// The positions that the rank with coordinate `i` of `c` along cp has.
+std::string positions(const Options& options, std::int64_t i, std::int64_t c) {
+  if (c == 1) return "whole texts";
+  const bool is_zigzag = attention_of(options) == ContextAttention::kRingZigzag;
+  const std::int64_t size = options.gpt->context / (is_zigzag ? 2 * c : c);
+  const auto part = [&](std::int64_t at) {
+    return size == 1 ? fmt::format("{}", at) : fmt::format("{} to {}", at * size, (at + 1) * size - 1);
+  };
+  if (!is_zigzag) return fmt::format("characters {} of each text (sequence block {} of {})", part(i), i, c);
+  const std::int64_t late = 2 * c - 1 - i;
+  return fmt::format("characters {} and {} of each text (half blocks {} and {} of {})", part(i), part(late), i, late,
+                     2 * c);
+}
+
+std::string owners(const Options& options, int ranks, const std::vector<par::MeshAxis>& mesh,
+                   const std::string& data_axis) {
+  const std::int64_t count = micro_batches_of_rank(options, ranks), c = ranks_along(mesh, "cp");
+  std::string text;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const std::int64_t first = coordinate(mesh, data_axis, rank) * count;
+    text += fmt::format("rank {}: {} of {}; {}\n", rank, micro_batches(first, count), options.micro_batches,
+                        positions(options, coordinate(mesh, "cp", rank), c));
+  }
+  return text;
+}
+
+std::string ring_text(const Sizes& s) {
+  const std::string again =
+      s.recomputed > 0 ? fmt::format("  backward  the same, since it recomputes forward: {} bytes\n", s.ring()) : "";
+  return fmt::format(
+      "  forward   keys and values, C - 1 times to the next rank along cp: 2 (C - 1) B = {0} bytes\n"
+      "{1}"
+      "  backward  keys and values once more: 2 (C - 1) B = {0} bytes\n"
+      "            their gradients, C times, until each is back on the rank of its keys: 2 C G = {2} bytes\n",
+      s.ring(), again, s.ring_gradients());
+}
+
+std::string ulysses_text(const Sizes& s) {
+  const std::string again =
+      s.recomputed > 0 ? fmt::format("  backward  the same, since it recomputes forward: {} bytes\n", s.ulysses()) : "";
+  return fmt::format(
+      "  forward   all-to-alls exchange sequence blocks for heads, and back: 4 (C - 1)/C B = {0} bytes\n"
+      "{1}"
+      "  backward  all-to-alls exchange the gradients likewise: 4 (C - 1)/C B = {0} bytes\n",
+      s.ulysses(), again);
+}
+
+// The bytes that a lane's rank sent in a phase of the step.
+std::int64_t sent(const report::Lane& lane, Phase phase) {
+  std::int64_t bytes = 0;
+  for (const report::LaneEvent& each : lane.events) {
+    const ls::TraceEvent& event = each.event;
+    if (event.kind == ls::TraceKind::kCollective && event.labels.phase == static_cast<int>(phase))
+      bytes += event.labels.bytes;
+  }
+  return bytes;
+}
+
+std::int64_t sent(const report::StepView& step, Phase phase) {
+  std::int64_t bytes = 0;
+  for (const report::Lane& lane : step.lanes) bytes += sent(lane, phase);
+  return bytes;
+}
+
+std::string attention_text(const Options& options, int ranks, std::int64_t texts, const report::StepView& step) {
+  const Sizes s = sizes_of(options, ranks, texts);
+  const bool is_ulysses = attention_of(options) == ContextAttention::kUlysses;
+  const AttentionBytes all = attention_bytes(options, ranks, texts);
+  const std::string numbers =
+      is_ulysses
+          ? fmt::format("B = {} bytes of\nqueries, and as many of keys, of values and of results", s.b)
+          : fmt::format("B = {} bytes of\nkeys, and as many of values; G = {} bytes of gradients of keys, in f32", s.b,
+                        s.g);
+  const std::string what = is_ulysses ? "queries, keys, values and results" : "keys and values";
+  return fmt::format(
+             "Before forward, the ranks along cp compare their texts (all_gather split_sequence). In a layer's\n"
+             "attention, a rank sends for each micro-batch of {} (C = {} sequence blocks; {}):\n",
+             counted(texts, "text"), s.c, numbers) +
+         (is_ulysses ? ulysses_text(s) : ring_text(s)) +
+         fmt::format(
+             "In this step, with {} and {} on each of {} ranks, all ranks sent\n"
+             "  {}: {} bytes, by the formulas {}\n"
+             "  their gradients: {} bytes, by the formulas {}\n",
+             counted(s.layers, "layer"), counted(micro_batches_of_rank(options, ranks), "micro-batch"), ranks, what,
+             sent(step, is_ulysses ? Phase::kActivations : Phase::kKeysValues), all.forward,
+             sent(step, Phase::kActivationGradients), all.gradients);
+}
+
+// How the ranks sum the gradients of the parameters.
+std::string gradients_text(int ranks, bool is_sharded, const std::string& axes, const report::StepView& step) {
+  if (ranks == 1) return "";
+  const std::string gathers =
+      is_sharded ? "Forward and backward gather the parameters of each unit from the same ranks.\n" : "";
+  return fmt::format(
+             "In backward of the last micro-batch, {} sums the gradients of parameters over all\n"
+             "n = {} ranks, {}. Each rank sends {} of the bytes; in this step rank 0 sent {} bytes.\n",
+             is_sharded ? "a reduce-scatter for each unit" : "an all-reduce for each bucket", ranks, axes,
+             is_sharded ? "(n - 1)/n" : "2 (n - 1)/n",
+             step.lanes.empty() ? 0 : sent(step.lanes[0], Phase::kGradients)) +
+         gathers;
+}
+
+}  // namespace
+
+AttentionBytes attention_bytes(const Options& options, int ranks, std::int64_t texts) {
+  const Sizes s = sizes_of(options, ranks, texts);
+  if (s.c == 1) return {};
+  const std::int64_t count = micro_batches_of_rank(options, ranks) * ranks, attentions = count * s.layers,
+                     recomputed = count * s.recomputed;
+  if (attention_of(options) == ContextAttention::kUlysses)
+    return {.forward = (attentions + recomputed) * s.ulysses(), .gradients = attentions * s.ulysses()};
+  return {.forward = (2 * attentions + recomputed) * s.ring(), .gradients = attentions * s.ring_gradients()};
+}
+
+std::string explain_mesh(const Options& options, int ranks, std::int64_t texts, const report::StepView& step) {
+  const std::vector<par::MeshAxis> mesh = mesh_of(options, ranks);
+  const bool has_fsdp = std::ranges::find(mesh, "fsdp", &par::MeshAxis::name) != mesh.end(),
+             is_sharded = has_fsdp && ranks_along(mesh, "dp") == 1, has_blocks = ranks_along(mesh, "cp") > 1;
+  const std::string data_axis = is_sharded ? "fsdp" : "dp";
+  const bool has_data_axis = ranks_along(mesh, data_axis) > 1;
+  std::string text = fmt::format("Mesh of {} rank{}", ranks, ranks == 1 ? "" : "s");
+  if (has_data_axis) text += fmt::format("; {} divides the micro-batches", data_axis);
+  if (has_blocks) text += fmt::format("; cp divides each text ({})", options.attention);
+  text += "\n" + owners(options, ranks, mesh, data_axis);
+  if (has_blocks) text += attention_text(options, ranks, texts, step);
+  return text + gradients_text(ranks, is_sharded,
+                               has_blocks && has_data_axis ? fmt::format("along cp and {} together", data_axis)
+                               : has_blocks                ? "along cp"
+                                                           : "along " + data_axis,
+                               step);
+}
+
+}  // namespace samples

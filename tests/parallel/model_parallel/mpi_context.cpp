@@ -1,0 +1,92 @@
+// Sequence blocks over mpi have the bits of threads. The first test case starts jobs of mpirun; the second one is the
+// program of their ranks.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "tests/parallel/model_parallel/context_training.h"
+
+using namespace context_training;
+
+namespace {
+
+constexpr const char* kJob = "LOCKSTEP_TEST_MPI_CONTEXT";  // marks the processes of a job
+
+bool is_in_job() { return std::getenv(kJob) != nullptr; }
+
+std::string report_of(int rank) { return fmt::format("rank {} has the bits of threads", rank); }
+
+struct Job {
+  ExitStatus status;
+  std::string output;
+};
+
+// Runs `ranks` ranks of this program under mpirun.
+Job run_job(int ranks) {
+  const std::string file = fmt::format("mpi_context_{}.txt", ranks);
+  const auto ended = run_processes(
+      1,
+      [&](int) {
+        const int out = open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+        if (out < 0 || dup2(out, STDOUT_FILENO) < 0 || dup2(out, STDERR_FILENO) < 0) _exit(126);
+        setenv(kJob, "1", 1);
+        const char* const given = std::getenv("ASAN_OPTIONS");
+        const std::string asan = std::string(given ? given : "") + ":detect_leaks=0";  // MPI never frees some memory
+        setenv("ASAN_OPTIONS", asan.c_str(), 1);
+        const std::string self = std::filesystem::read_symlink("/proc/self/exe").string(),
+                          count = std::to_string(ranks);
+        execlp("mpirun", "mpirun", "--allow-run-as-root", "--oversubscribe", "-np", count.c_str(), self.c_str(),
+               "--test-case=mpi: a rank of a job that trains on sequence blocks", "--no-colors=true", nullptr);
+        _exit(127);
+      },
+      std::chrono::seconds(60));
+  std::ifstream in(file, std::ios::binary);
+  const Job job{ended[0], {std::istreambuf_iterator<char>(in), {}}};
+  std::filesystem::remove(file);
+  return job;
+}
+
+}  // namespace
+
+TEST_CASE("mpi: training on sequence blocks has the bits of threads" * doctest::skip(is_in_job())) {
+  if (std::system("mpirun --version >/dev/null 2>&1") != 0) {
+    MESSAGE("SKIPPED: mpirun was not found");
+    return;
+  }
+  for (const int ranks : {2, 4}) {
+    const Job job = run_job(ranks);
+    CAPTURE(job.output);
+    CHECK_MESSAGE(job.status.ok(), job.status.to_string());
+    for (int rank = 0; rank < ranks; ++rank) CHECK(contains(job.output, report_of(rank)));
+  }
+}
+
+TEST_CASE("mpi: a rank of a job that trains on sequence blocks" * doctest::skip(!is_in_job())) {
+  constexpr int kSteps = LOCKSTEP_SLOWDOWN > 1 ? 1 : 2;
+  const Group group = par::init_process_group({.backend = "mpi",
+                                               .init_method = "mpi://",
+                                               .timeout = std::chrono::seconds(30),
+                                               .reduction = par::Reduction::kCanonical});
+  const ModelOptions options{.kv_heads = 2, .dropout = 0.1};
+  const int ranks = group->size();
+  bool is_same = true;
+  const auto check = [&](int cp, Kind kind, const std::vector<Layout>& layouts) {
+    const Outcome want = train_threads({.cp = cp, .kind = kind}, options, kSteps);
+    for (const Layout& layout : layouts) {
+      const std::string text = layout.describe();
+      CAPTURE(text);
+      const Outcome got = train(group, layout, options, kSteps);
+      CHECK(got.hash == want.hash);
+      CHECK(got.losses == want.losses);
+      is_same = is_same && got == want;
+    }
+  };
+  for (const Kind kind : {Kind::kRingZigzag, Kind::kRing, Kind::kUlysses})
+    check(ranks, kind, {{ranks, 1, 0, kind}, {ranks, 1, 0, kind, true}, {ranks, 1, 3, kind}});
+  if (ranks == 4) check(2, Kind::kRingZigzag, {{2, 2, 0}, {2, 2, 3}});
+  if (is_same) std::printf("%s\n", report_of(group->rank()).c_str());
+}
