@@ -2,13 +2,13 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <mutex>
 #include <string>
 #include <vector>
 
 #include <fmt/format.h>
 
+#include "tests/parallel/model_parallel/put_together.h"
 #include "tests/support/groups.h"
 
 namespace tensor_training {
@@ -143,21 +143,9 @@ constexpr int kMicroBatches = 4;  // of a step
 // What a run leaves, put together from all ranks.
 struct Outcome {
   std::vector<double> losses, norms;
-  std::map<std::string, std::vector<float>> parameters;
+  put_together::Parameters parameters;
   friend bool operator==(const Outcome&, const Outcome&) = default;
 };
-
-// Adds the elements that this rank has of a parameter to those of the others.
-inline void put(Outcome& outcome, const par::ShardedParameter& piece) {
-  const nn::ParameterSlice* const slice = piece.parameter.slice();
-  std::vector<float>& whole = outcome.parameters[slice ? slice->name : piece.name];
-  whole.resize(static_cast<std::size_t>(slice ? slice->shape.numel() : piece.shape.numel()));
-  const std::vector<float> values = piece.parameter.master().detach().reshape({-1}).to_vector<float>();
-  for (std::int64_t i = 0; i < static_cast<std::int64_t>(values.size()); ++i) {
-    const std::int64_t in_slice = piece.part.at(i);
-    whole[static_cast<std::size_t>(slice ? slice->part.at(in_slice) : in_slice)] = values[static_cast<std::size_t>(i)];
-  }
-}
 
 template <class Run>
 void train_steps(Run& run, const Layout& layout, const ModelOptions& options, int d, int steps, Outcome& outcome) {
@@ -202,7 +190,7 @@ inline void train_on(const Group& group, int slices, const Layout& layout, const
     if (outcome.losses.empty()) outcome.losses = own.losses, outcome.norms = own.norms;
     CHECK(outcome.losses == own.losses);
     CHECK(outcome.norms == own.norms);
-    for (const par::ShardedParameter& piece : run.named_parameters()) put(outcome, piece);
+    for (const par::ShardedParameter& piece : run.named_parameters()) put_together::put(piece, outcome.parameters);
   };
   if (layout.dp == 1 && layout.stage == 0) {
     par::GradientAccumulation run(model, {.micro_batches = kMicroBatches});

@@ -1,0 +1,108 @@
+// Parallel on meshes with the axis tp: the bits of one partition on every mesh. Ranks are threads.
+#include <mutex>
+#include <optional>
+
+#include "tests/parallel/model_parallel/context_training.h"
+#include "tests/parallel/model_parallel/put_together.h"
+
+using namespace context_training;
+
+namespace {
+
+struct Result {
+  std::vector<double> losses;
+  put_together::Parameters parameters;
+};
+
+const par::ParallelPlan kPlan = {{"blocks.*.attention.query", par::ColwiseParallel{}},
+                                 {"blocks.*.attention.keys", par::ColwiseParallel{.parts = 2}},
+                                 {"blocks.*.attention.proj", par::RowwiseParallel{}},
+                                 {"blocks.*.up", par::ColwiseParallel{}},
+                                 {"blocks.*.down", par::RowwiseParallel{}}};
+
+void train_on_mesh(const Group& group, const std::vector<par::MeshAxis>& axes, const par::ParallelOptions& options,
+                   Result& result, std::mutex& mutex) {
+  ls::manual_seed(5);
+  const par::DeviceMesh mesh(group, axes);
+  nn::DeferredInit deferred;
+  Model model({.dropout = 0.1});
+  deferred.end();
+  par::Parallel run(model, mesh, options);
+  ls::optim::AdamW optimizer(run.parameters(), {.lr = 1e-2});
+  const nn::CrossEntropyLoss criterion;
+  std::vector<double> losses;
+  const std::int64_t each = kSamples / options.partition.micro_batches;
+  for (int step = 0; step < 3; ++step) {
+    std::vector<ls::Tensor> mine;
+    for (const ls::Tensor& whole : batch_of(step))
+      mine.push_back(whole.narrow(0, each * run.first_micro_batch(), each * run.micro_batches()));
+    mine = run.split_sequence(mine);
+    optimizer.zero_grad();
+    const auto loss = [&](const std::vector<ls::Tensor>& x, const ls::Tensor& y) {
+      return criterion(run.module()(x).flatten(0, 1), y.flatten());
+    };
+    losses.push_back(run.backward(std::vector{mine[0], mine[1]}, mine[2], loss).item<double>());
+    losses.push_back(run.clip_grad_norm_(0.5));
+    optimizer.step();
+    losses.push_back(run.evaluate(std::vector{mine[0], mine[1]}, mine[2], loss).item<double>());
+  }
+  const std::lock_guard lock(mutex);
+  if (result.losses.empty()) result.losses = losses;
+  CHECK(result.losses == losses);
+  for (const par::ShardedParameter& piece : run.named_parameters()) put_together::put(piece, result.parameters);
+}
+
+struct Mesh {
+  int ranks;
+  std::vector<par::MeshAxis> axes;
+  int stage = 3;
+};
+
+void check_same(const par::Partition& partition, const std::vector<Mesh>& meshes) {
+  std::optional<Result> want;
+  for (const Mesh& mesh : meshes) {
+    std::string text;
+    for (const par::MeshAxis& axis : mesh.axes) text += fmt::format("{} {} ", axis.name, axis.size);
+    CAPTURE(text);
+    Result got;
+    std::mutex mutex;
+    const par::ParallelOptions options{
+        .partition = partition, .plan = kPlan, .stage = mesh.stage, .units = {"blocks.*"}};
+    if (mesh.ranks == 1)
+      train_on_mesh(nullptr, mesh.axes, options, got, mutex);
+    else
+      with_threads("local", mesh.ranks,
+                   [&](const Group& group) { train_on_mesh(group, mesh.axes, options, got, mutex); });
+    if (!want) want = got;
+    CHECK(got.losses == want->losses);
+    CHECK(got.parameters == want->parameters);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("every mesh of a partition with slices has the same bits") {
+  check_same({.micro_batches = 4, .tensor_slices = 2}, {{1, {{"dp", 1}}},
+                                                        {2, {{"tp", 2}}},
+                                                        {4, {{"dp", 2}, {"tp", 2}}},
+                                                        {4, {{"tp", 2}, {"dp", 2}}},
+                                                        {4, {{"fsdp", 2}, {"tp", 2}}},
+                                                        {8, {{"fsdp", 4}, {"tp", 2}}, 2},
+                                                        {4, {{"fsdp", 4}}, 1}});
+  check_same({.micro_batches = 4, .tensor_slices = 4}, {{1, {{"dp", 1}}},
+                                                        {4, {{"tp", 4}}},
+                                                        {8, {{"dp", 2}, {"tp", 4}}},
+                                                        {8, {{"fsdp", 4}, {"tp", 2}}},
+                                                        {8, {{"fsdp", 2}, {"tp", 4}}, 1}});
+}
+
+TEST_CASE("slices and sequence blocks") {
+  for (const Kind kind : {Kind::kRingZigzag, Kind::kRing}) {
+    check_same({.micro_batches = 4, .tensor_slices = 2, .sequence_blocks = 2, .attention = kind},
+               {{2, {{"cp", 2}}},
+                {4, {{"cp", 2}, {"tp", 2}}},
+                {8, {{"dp", 2}, {"cp", 2}, {"tp", 2}}},
+                {8, {{"fsdp", 2}, {"cp", 2}, {"tp", 2}}},
+                {4, {{"fsdp", 2}, {"cp", 2}}, 1}});
+  }
+}
