@@ -232,8 +232,9 @@ TensorPlan::Layer layer_of(const StyledModule& each, const TensorSlices& slices,
     layer.summed_inputs = entered.insert(each.parent).second ? shape[1] : 0;
     const auto* const column = style_of<ColwiseParallel>(each);
     const auto* const vocabulary = style_of<VocabParallel>(each);
-    layer.gathered_outputs =
-        (column && column->gather_output) || (vocabulary && vocabulary->gather_output) ? shape[0] : 0;
+    if (column && column->gather_output) layer.gathered_outputs = shape[0];
+    if (vocabulary && vocabulary->gather_output)  // the last slice is padded
+      layer.gathered_outputs = slices.count * rows_of_slice(shape[0], 0, slices.count).count;
   }
   return layer;
 }

@@ -1,5 +1,7 @@
 #include "lockstep/parallel/model_parallel/tensor_region_internal.h"
 
+#include <string_view>
+
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/node.h"
 #include "lockstep/base/check_internal.h"
@@ -42,21 +44,23 @@ void TensorRegion::open(const std::string& layer, std::int64_t own_columns, std:
 Tensor RegionRunner::run(const std::vector<Tensor>& inputs, Forward forward) const {
   TensorRegion region(slices_);
   const random::SliceContextGuard guard(&region);
+  Tensor y;
   try {
-    Tensor y = forward(inputs);
-    LOCKSTEP_CHECK(!region.is_open(),
-                   "parallelize: {} is ColwiseParallel, and no RowwiseParallel layer of the same module has taken its "
-                   "columns; name one, or set .gather_output",
-                   region.opened_by);
-    return y;
+    y = forward(inputs);
   } catch (InvalidArgument& error) {
-    if (!region.is_open() || slices_->ranks() == 1) throw;
-    error.add_hint(fmt::format(
-        "after {}, activations have this rank's {} columns; take sizes that a slice changes from the tensor, for "
-        "example reshape({{t.size(0), t.size(1), -1, head_dim}})",
-        region.opened_by, region.columns.back().run * region.columns.back().parts));
+    const bool has_said_so = std::string_view(error.what()).find("of this rank") != std::string_view::npos;
+    if (region.is_open() && slices_->ranks() > 1 && !has_said_so)
+      error.add_hint(fmt::format(
+          "after {}, activations have this rank's {} columns; take sizes that a slice changes from the tensor, for "
+          "example reshape({{t.size(0), t.size(1), -1, head_dim}})",
+          region.opened_by, region.columns.back().run * region.columns.back().parts));
     throw;
   }
+  LOCKSTEP_CHECK(!region.is_open(),
+                 "parallelize: {} is ColwiseParallel, and no RowwiseParallel layer of the same module has taken its "
+                 "columns; name one, or set .gather_output",
+                 region.opened_by);
+  return y;
 }
 
 }  // namespace lockstep::parallel
