@@ -62,6 +62,27 @@ TEST_CASE("a block sends 8 (t - 1) / t b s h numbers, and a rank keeps 1 / t of 
   }
 }
 
+TEST_CASE("with sequence parallelism a block sends as much, and the gradients of its norms") {
+  for (const int t : {2, 4}) {
+    with_threads("local", t, [&](const Group& group) {
+      const par::DeviceMesh mesh(group, {{"tp", t}});
+      const ModelOptions options{.vocabulary = true, .sequence = true};
+      Model model(options);
+      const par::TensorPlan plan = par::parallelize(
+          model, mesh["tp"], {.tensor_slices = 4, .sequence_parallel = true, .plan = plan_of(options)});
+      const ls::Tensor ids = ls::arange(kPositions).reshape({kBatch, kTime});
+      const Bytes sent = sent_in(mesh["tp"].group(), [&] { return model(ids).sum(); });
+      constexpr std::int64_t kPadded = 20, kBlocks = 2;
+      const std::int64_t hidden = kPositions * options.width * 4, each = (t - 1) * hidden / t;
+      // Norms have two parameters; row-parallel layers a bias.
+      const std::int64_t whole = (kBlocks * (4 + 2) + 2) * options.width * 4;
+      CHECK(sent.activations == 4 * kBlocks * each + 2 * each + (t - 1) * kPositions * kPadded / t * 4);
+      CHECK(sent.gradients == 4 * kBlocks * each + 2 * each + 2 * (t - 1) * whole / t);
+      CHECK(plan.bytes_per_micro_batch(kPositions) == sent.activations + sent.gradients);
+    });
+  }
+}
+
 TEST_CASE("layers that are cut along the vocabulary") {
   for (const int t : {2, 4}) {
     for (const bool gathers : {false, true}) {

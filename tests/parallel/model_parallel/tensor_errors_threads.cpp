@@ -177,6 +177,41 @@ TEST_CASE("a model that does not take sizes from the tensor, and one that leaves
       "rank: apply dropout to them, or before the layer or after the next RowwiseParallel one");
 }
 
+TEST_CASE("sequence parallelism: parameters without a style, and sequences that cannot be cut") {
+  with_threads("local", 2, [](const Group& group) {
+    const par::DeviceMesh mesh(group, {{"tp", 2}});
+    par::ParallelPlan plan = kMlp;
+    plan.emplace_back("head", par::VocabParallel{});
+    Net net;
+    CHECK_THROWS_WITH_AS(
+        par::parallelize(net, mesh["tp"], {.sequence_parallel = true, .plan = plan}),
+        "parallelize: tokens has parameters and no style; with .sequence_parallel name it SequenceParallel",
+        ls::InvalidArgument);
+    plan.emplace_back("tokens", par::SequenceParallel{});
+    par::parallelize(net, mesh["tp"], {.sequence_parallel = true, .plan = plan});
+    CHECK(net(ls::arange(4)).shape() == ls::Shape{4, 8});
+    CHECK_THROWS_WITH_AS(net(ls::arange(3)),
+                         "tokens: 3 positions cannot be cut into 2 pieces; use sequences of 4 positions",
+                         ls::InvalidArgument);
+  });
+}
+
+TEST_CASE("sequence parallelism: activations of another length") {
+  with_threads("local", 2, [](const Group& group) {
+    const par::DeviceMesh mesh(group, {{"tp", 2}});
+    struct Mlps : nn::Module {
+      Mlp& mlp = add<Mlp>("mlp");
+      ls::Tensor forward(const ls::Tensor& x) const override { return mlp(x); }
+    } model;
+    par::parallelize(model, mesh["tp"], {.sequence_parallel = true, .plan = kMlp});
+    CHECK_THROWS_WITH_AS(
+        model(ls::ones({4, 8})),
+        "mlp.up: no layer has divided the sequence yet: with .sequence_parallel a model begins with an "
+        "Embedding that is VocabParallel or SequenceParallel",
+        ls::InvalidArgument);
+  });
+}
+
 TEST_CASE("functions that need whole parameters refuse slices") {
   Net net;
   par::parallelize(net, par::DeviceMesh(nullptr, {{"tp", 1}}), {.tensor_slices = 2, .plan = kMlp});

@@ -16,7 +16,7 @@ namespace tensor_training {
 namespace par = ls::parallel;
 namespace nn = ls::nn;
 
-constexpr std::int64_t kVocabulary = 19, kSamples = 8, kTime = 6;
+constexpr std::int64_t kVocabulary = 19, kSamples = 8, kTime = 8;
 
 struct ModelOptions {
   std::int64_t width = 32, heads = 8;
@@ -25,6 +25,7 @@ struct ModelOptions {
   bool bias = true, frozen = false, recompute = false, bf16 = false;
   bool deferred = false;                                  // initialisation
   bool vocabulary = false, tied = false, gathers = true;  // tokens and head cut along it; one weight; whole logits
+  bool sequence = false;                                  // each rank has some positions outside of the regions
   double dropout = 0;  // of attention, of the columns in the MLP, and behind the row-parallel layers
 };
 
@@ -122,6 +123,14 @@ inline par::ParallelPlan plan_of(const ModelOptions& options) {
     plan.emplace_back("tokens", par::VocabParallel{});
     plan.emplace_back("head", par::VocabParallel{.gather_output = options.gathers});
   }
+  if (options.sequence) {
+    plan.emplace_back("blocks.*.norm*", par::SequenceParallel{});
+    plan.emplace_back("norm", par::SequenceParallel{});
+  }
+  if (options.sequence && !options.vocabulary) {
+    plan.emplace_back("tokens", par::SequenceParallel{});
+    plan.emplace_back("head", par::SequenceParallel{});
+  }
   if (options.gated) plan.emplace_back("blocks.*.mlp.gate", par::ColwiseParallel{});
   if (options.fused)
     plan.emplace_back("blocks.*.attention.qkv", par::ColwiseParallel{.parts = 3});
@@ -181,7 +190,8 @@ inline void train_on(const Group& group, int slices, const Layout& layout, const
   if (options.deferred) deferred.emplace();
   Model model(options);
   deferred.reset();
-  par::parallelize(model, mesh["tp"], {.tensor_slices = slices, .plan = plan_of(options)});
+  par::parallelize(model, mesh["tp"],
+                   {.tensor_slices = slices, .sequence_parallel = options.sequence, .plan = plan_of(options)});
   Outcome own;
   const int d = mesh["dp"].rank(), each = kMicroBatches / layout.dp;
   const auto finish = [&](auto& run) {
