@@ -13,6 +13,7 @@
 #include "lockstep/nn/layers/attention.h"
 #include "lockstep/nn/module_internal.h"
 #include "lockstep/nn/module_runner_internal.h"
+#include "lockstep/parallel/comm/device_mesh_internal.h"
 #include "lockstep/parallel/model_parallel/styles_internal.h"
 #include "lockstep/parallel/model_parallel/tensor_linear_internal.h"
 #include "lockstep/parallel/model_parallel/tensor_vocab_internal.h"
@@ -50,7 +51,8 @@ std::shared_ptr<const TensorSlices> slices_of(const DeviceMesh& axis, int count)
   LOCKSTEP_CHECK(std::ranges::find(possible, ranks) != possible.end(),
                  "{}: {} tensor slices cannot be distributed evenly to {} ranks of {}; use {} ranks", kOp, slices,
                  ranks, axes[0].name, choice_of(possible));
-  return std::make_shared<const TensorSlices>(TensorSlices{axis.size() > 1 ? axis.group() : nullptr, slices});
+  return std::make_shared<const TensorSlices>(
+      TensorSlices{axis.size() > 1 ? axis.group() : nullptr, slices, whole_group(axis)});
 }
 
 // --- checks, before anything is changed ---------------------------------------------------------------------------

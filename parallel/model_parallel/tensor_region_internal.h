@@ -37,7 +37,7 @@ class TensorRegion final : public random::SliceContext {
 class RegionRunner final : public SharedRunner {
  public:
   explicit RegionRunner(std::shared_ptr<const TensorSlices> slices)
-      : SharedRunner(Part::kModel, slices->group), slices_(std::move(slices)) {}
+      : SharedRunner(Part::kModel, slices->group, slices->mesh), slices_(std::move(slices)) {}
   Tensor run(const std::vector<Tensor>& inputs, Forward forward) const override;
   const std::shared_ptr<const TensorSlices>& slices() const { return slices_; }
 

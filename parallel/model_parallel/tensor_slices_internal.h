@@ -16,6 +16,7 @@ namespace lockstep::parallel {
 struct TensorSlices {
   std::shared_ptr<ProcessGroup> group;  // null: this process alone
   int count = 1;
+  std::shared_ptr<ProcessGroup> mesh = nullptr;  // all ranks of the mesh of which `group` is an axis
 
   int ranks() const { return group ? group->size() : 1; }
   int rank() const { return group ? group->rank() : 0; }
