@@ -21,7 +21,7 @@ namespace lockstep::parallel {
 namespace {
 
 // The slices that this rank has of a parameter, and the whole parameter.
-struct CutParameter {
+struct JoinedParameter {
   std::vector<nn::Parameter> slices;
   std::shared_ptr<nn::Parameter> whole;
   std::uint64_t version = 0;  // of the whole parameter's values
@@ -34,26 +34,26 @@ struct CutParameter {
 };
 
 // Where a module lists the slices of a parameter.
-struct Place {
+struct ListedSlices {
   nn::Module* module;
   std::string name;                 // of the whole parameter in the module
   std::vector<std::string> listed;  // of the slices
   std::size_t parameter = 0;        // in `parameters`
 };
 
-struct CutModel {
-  std::vector<CutParameter> parameters;  // in the order of the model
-  std::vector<Place> places;             // those of a tied parameter have the same one
+struct JoinedModel {
+  std::vector<JoinedParameter> parameters;  // in the order of the model
+  std::vector<ListedSlices> places;         // those of a tied parameter have the same one
 };
 
-CutModel cut_model(nn::Module& root) {
-  CutModel model;
+JoinedModel joined_model(nn::Module& root) {
+  JoinedModel model;
   std::map<const nn::TensorSlot*, std::size_t> known;  // by the first slice
   for (nn::Module* const module : root.modules()) {
     for (const auto& [listed, parameter] : module->named_parameters()) {
       if (!parameter.slice() || !nn::module_path(listed).empty()) continue;
       std::string name = nn::ListedTensor{.name = listed, .tensor = {}, .slice = parameter.slice()}.whole_name();
-      Place* const last = model.places.empty() ? nullptr : &model.places.back();
+      ListedSlices* const last = model.places.empty() ? nullptr : &model.places.back();
       if (last && last->module == module && last->name == name) {
         last->listed.push_back(listed);
         std::vector<nn::Parameter>& slices = model.parameters[last->parameter].slices;
@@ -70,7 +70,7 @@ CutModel cut_model(nn::Module& root) {
 }
 
 // Copies elements to their places in a whole tensor, both contiguous and of one dimension.
-void put(const Tensor& elements, const TensorPart& part, const Tensor& whole) {
+void put_in_whole(const Tensor& elements, const TensorPart& part, const Tensor& whole) {
   if (part.begin == 0 && part.run > 0 && part.numel % part.run == 0) {
     const Shape shape{part.numel / part.run, part.run};
     raw::copy(raw::view(elements, shape), raw::as_strided(whole, shape, {part.stride, 1}, part.first));
@@ -85,10 +85,10 @@ void put(const Tensor& elements, const TensorPart& part, const Tensor& whole) {
 }
 
 // This rank's parts of all parameters, and those of the other ranks after them; null: there are none.
-std::vector<std::vector<TensorPart>> parts_of_ranks(const CutModel& model, ProcessGroup* group) {
+std::vector<std::vector<TensorPart>> parts_of_ranks(const JoinedModel& model, ProcessGroup* group) {
   constexpr std::size_t kFields = 5;
   std::vector<std::int64_t> own;
-  for (const CutParameter& each : model.parameters) {
+  for (const JoinedParameter& each : model.parameters) {
     for (const nn::Parameter& slice : each.slices) {
       const TensorPart& part = slice.slice()->part;
       own.insert(own.end(), {part.first, part.run, part.stride, part.begin, part.numel});
@@ -103,7 +103,7 @@ std::vector<std::vector<TensorPart>> parts_of_ranks(const CutModel& model, Proce
 }
 
 // The values of a parameter, of which the ranks have the parts from number `next` on.
-Tensor whole_values(const CutParameter& cut, const std::vector<std::vector<TensorPart>>& of_ranks, std::size_t next,
+Tensor whole_values(const JoinedParameter& cut, const std::vector<std::vector<TensorPart>>& of_ranks, std::size_t next,
                     ProcessGroup* group) {
   const std::size_t count = cut.slices.size();
   const Tensor& like = cut.slices[0].master();
@@ -131,33 +131,33 @@ Tensor whole_values(const CutParameter& cut, const std::vector<std::vector<Tenso
     at = r * most;
     for (std::size_t j = 0; j < count; ++j) {
       const TensorPart& part = of_ranks[static_cast<std::size_t>(r)][next + j];
-      put(raw::slice(flat, 0, at, at + part.numel, 1), part, whole);
+      put_in_whole(raw::slice(flat, 0, at, at + part.numel, 1), part, whole);
       at += part.numel;
     }
   }
   return raw::view(whole, cut.first().shape);
 }
 
-void gather(CutModel& model, ProcessGroup* group) {
+void join_slices(JoinedModel& model, ProcessGroup* group) {
   const NoGradGuard no_grad;
   const std::vector<std::vector<TensorPart>> of_ranks = parts_of_ranks(model, group);
   std::size_t next = 0;
-  for (CutParameter& each : model.parameters) {
+  for (JoinedParameter& each : model.parameters) {
     each.whole = std::make_shared<nn::Parameter>(whole_values(each, of_ranks, next, group));
     each.whole->master().requires_grad_(each.slices[0].master().requires_grad());
     next += each.slices.size();
   }
 }
 
-void list_whole(const CutModel& model) {
-  for (const Place& place : model.places) {
+void list_whole(const JoinedModel& model) {
+  for (const ListedSlices& place : model.places) {
     for (const std::string& listed : place.listed) nn::set_parameter(*place.module, listed, nn::Parameter(Tensor()));
     nn::set_parameter(*place.module, place.name, *model.parameters[place.parameter].whole);
   }
 }
 
-void list_slices(const CutModel& model) {
-  for (const Place& place : model.places) {
+void list_slices(const JoinedModel& model) {
+  for (const ListedSlices& place : model.places) {
     nn::set_parameter(*place.module, place.name, nn::Parameter(Tensor()));
     const std::vector<nn::Parameter>& slices = model.parameters[place.parameter].slices;
     for (std::size_t j = 0; j < slices.size(); ++j) nn::set_parameter(*place.module, place.listed[j], slices[j]);
@@ -194,12 +194,12 @@ class WithoutRunners {
 }  // namespace
 
 void with_whole_parameters(nn::Module& module, FunctionRef<void()> body) {
-  CutModel model = cut_model(module);
+  JoinedModel model = joined_model(module);
   if (model.places.empty()) return body();
   const std::shared_ptr<const SharedRunner> cut = model_runner(module);
-  gather(model, cut ? cut->group.get() : nullptr);
+  join_slices(model, cut ? cut->group.get() : nullptr);
   std::vector<Ref<Storage>> storages;
-  for (CutParameter& each : model.parameters) {
+  for (JoinedParameter& each : model.parameters) {
     storages.push_back(each.whole->master().impl().storage);
     each.version = storages.back()->version();
   }

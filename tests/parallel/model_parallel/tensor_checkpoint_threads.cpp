@@ -32,6 +32,14 @@ TEST_CASE("files of models of every kind are the same on every mesh") {
   check_files(6, {.width = 24, .heads = 6, .fused = true}, {{.tp = 3}, {.tp = 6}, {.tp = 3, .dp = 2, .stage = 3}});
 }
 
+TEST_CASE("files of models that are cut along the vocabulary have the vocabulary's rows, and no others") {
+  for (const ModelOptions& options : {ModelOptions{.vocabulary = true},
+                                      ModelOptions{.bias = false, .vocabulary = true, .tied = true, .gathers = false}})
+    check_files(4, options, kFewLayouts);  // slices of 5, 5, 5 and 4 rows
+  check_files(2, {.fused = true, .deferred = true, .vocabulary = true, .tied = true},
+              {{.tp = 2}, {.tp = 1}, {.tp = 2, .dp = 4, .stage = 3}, {.tp = 1, .dp = 2, .stage = 1}});  // 10 and 9
+}
+
 TEST_CASE("a tied parameter and a buffer that are not cut are saved once") {
   check_files<TiedModel>(4, {}, kFewLayouts);
   check_files<TiedModel>(2, {.fused = true, .frozen = true}, {{.tp = 2}, {.tp = 1, .dp = 2, .stage = 1}});

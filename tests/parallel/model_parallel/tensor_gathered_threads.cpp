@@ -77,6 +77,8 @@ TEST_CASE("inside gathered a model has whole parameters under plain names, and c
   for (const ModelOptions& options : {ModelOptions{.frozen = true, .deferred = true}, ModelOptions{.bias = false}})
     check_gathered<TiedModel>(2, {.tp = 2, .dp = 2, .stage = 3}, options);
   check_gathered<TiedModel>(2, {.tp = 2}, {.gated = true});
+  for (const Layout& layout : {Layout{.tp = 2}, Layout{.tp = 4}, Layout{.tp = 4, .dp = 2, .stage = 3}})
+    check_gathered<Model>(4, layout, {.vocabulary = true, .tied = true});  // slices of 5, 5, 5 and 4 rows
 }
 
 TEST_CASE("gathered between steps changes no bit of the training") {
