@@ -95,7 +95,7 @@ const Tensor& only_input(const char* style, const std::vector<Tensor>& inputs) {
 ColwiseRunner::ColwiseRunner(std::shared_ptr<const TensorSlices> slices, const std::string& path,
                              const ColwiseParallel& style, std::vector<nn::Parameter> weights,
                              std::vector<nn::Parameter> biases)
-    : SharedRunner(Part::kModel, slices->group), slices_(std::move(slices)), path_(path), style_(style),
+    : SharedRunner(Part::kModel, slices->group, slices->mesh), slices_(std::move(slices)), path_(path), style_(style),
       weights_(std::move(weights)), biases_(std::move(biases)) {}
 
 Tensor ColwiseRunner::run(const std::vector<Tensor>& inputs, Forward /*forward*/) const {
@@ -115,8 +115,8 @@ Tensor ColwiseRunner::run(const std::vector<Tensor>& inputs, Forward /*forward*/
 
 RowwiseRunner::RowwiseRunner(std::shared_ptr<const TensorSlices> slices, std::vector<nn::Parameter> weights,
                              const nn::Parameter& bias)
-    : SharedRunner(Part::kModel, slices->group), slices_(std::move(slices)), weights_(std::move(weights)), bias_(bias) {
-}
+    : SharedRunner(Part::kModel, slices->group, slices->mesh), slices_(std::move(slices)), weights_(std::move(weights)),
+      bias_(bias) {}
 
 Tensor RowwiseRunner::run(const std::vector<Tensor>& inputs, Forward /*forward*/) const {
   const Tensor& x = only_input("RowwiseParallel", inputs);

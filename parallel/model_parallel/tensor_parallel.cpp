@@ -13,6 +13,7 @@
 #include "lockstep/nn/layers/attention.h"
 #include "lockstep/nn/module_internal.h"
 #include "lockstep/nn/module_runner_internal.h"
+#include "lockstep/parallel/comm/device_mesh_internal.h"
 #include "lockstep/parallel/model_parallel/styles_internal.h"
 #include "lockstep/parallel/model_parallel/tensor_linear_internal.h"
 #include "lockstep/parallel/model_parallel/tensor_sequence_internal.h"
@@ -52,7 +53,7 @@ std::shared_ptr<const TensorSlices> slices_of(const DeviceMesh& axis, int count,
                  "{}: {} tensor slices cannot be distributed evenly to {} ranks of {}; use {} ranks", kOp, slices,
                  ranks, axes[0].name, choice_of(possible));
   return std::make_shared<const TensorSlices>(
-      TensorSlices{axis.size() > 1 ? axis.group() : nullptr, slices, cuts_sequence});
+      TensorSlices{axis.size() > 1 ? axis.group() : nullptr, slices, cuts_sequence, whole_group(axis)});
 }
 
 // --- checks, before anything is changed ---------------------------------------------------------------------------

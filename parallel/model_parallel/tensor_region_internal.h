@@ -55,7 +55,7 @@ void require_positions(const Tensor& x, std::int64_t positions);
 class RegionRunner final : public SharedRunner {
  public:
   RegionRunner(std::shared_ptr<const TensorSlices> slices, bool is_model)
-      : SharedRunner(Part::kModel, slices->group), slices_(std::move(slices)), is_model_(is_model) {}
+      : SharedRunner(Part::kModel, slices->group, slices->mesh), slices_(std::move(slices)), is_model_(is_model) {}
   Tensor run(const std::vector<Tensor>& inputs, Forward forward) const override;
   const std::shared_ptr<const TensorSlices>& slices() const { return slices_; }
 

@@ -73,7 +73,7 @@ std::shared_ptr<Views> views_of(const std::shared_ptr<const TensorSlices>& slice
 }  // namespace
 
 PiecesRunner::PiecesRunner(std::shared_ptr<const TensorSlices> slices, const nn::Module& module)
-    : SharedRunner(Part::kModel, slices->group), slices_(std::move(slices)), module_(module),
+    : SharedRunner(Part::kModel, slices->group, slices->mesh), slices_(std::move(slices)), module_(module),
       takes_indices_(dynamic_cast<const nn::Embedding*>(&module) != nullptr) {}
 
 Tensor PiecesRunner::run(const std::vector<Tensor>& inputs, Forward forward) const {

@@ -19,6 +19,7 @@ struct TensorSlices {
   // Sequence parallelism: outside of the regions, a rank has the positions of as many pieces of the sequence, which is
   // dimension -2, as it has slices.
   bool cuts_sequence = false;
+  std::shared_ptr<ProcessGroup> mesh = nullptr;  // all ranks of the mesh of which `group` is an axis
 
   int ranks() const { return group ? group->size() : 1; }
   int rank() const { return group ? group->rank() : 0; }

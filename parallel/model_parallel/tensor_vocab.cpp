@@ -55,8 +55,8 @@ Tensor with_rows(const std::shared_ptr<const TensorSlices>& slices, const std::v
 VocabEmbeddingRunner::VocabEmbeddingRunner(std::shared_ptr<const TensorSlices> slices,
                                            std::vector<nn::Parameter> weights, std::int64_t rows,
                                            std::optional<std::int64_t> padding_idx)
-    : SharedRunner(Part::kModel, slices->group), slices_(std::move(slices)), weights_(std::move(weights)), rows_(rows),
-      padding_idx_(padding_idx) {}
+    : SharedRunner(Part::kModel, slices->group, slices->mesh), slices_(std::move(slices)), weights_(std::move(weights)),
+      rows_(rows), padding_idx_(padding_idx) {}
 
 Tensor VocabEmbeddingRunner::run(const std::vector<Tensor>& inputs, Forward /*forward*/) const {
   LOCKSTEP_CHECK(inputs.size() == 1, "VocabParallel: called with {} inputs, expected 1", inputs.size());
@@ -83,7 +83,7 @@ Tensor VocabEmbeddingRunner::run(const std::vector<Tensor>& inputs, Forward /*fo
 
 VocabLinearRunner::VocabLinearRunner(std::shared_ptr<const TensorSlices> slices, std::vector<nn::Parameter> weights,
                                      std::vector<nn::Parameter> biases, std::int64_t vocabulary, bool gathers)
-    : SharedRunner(Part::kModel, slices->group), slices_(std::move(slices)), weights_(std::move(weights)),
+    : SharedRunner(Part::kModel, slices->group, slices->mesh), slices_(std::move(slices)), weights_(std::move(weights)),
       biases_(std::move(biases)), vocabulary_(vocabulary), gathers_(gathers) {}
 
 namespace {
