@@ -24,6 +24,7 @@ set(LOCKSTEP_USUAL_SECONDS
   project.backends 22
   project.compile_errors 45
   project.from_libtorch 14
+  project.mesh_programs 22
   project.package_cmake 30
   project.package_deb 76
   project.package_pkg_config 108

@@ -257,6 +257,7 @@ TensorPlan::Layer layer_of(const StyledModule& each, const TensorSlices& slices,
     layer.summed_inputs = entered.insert(each.parent).second ? shape[1] : 0;
     const auto* const column = style_of<ColwiseParallel>(each);
     const auto* const vocabulary = style_of<VocabParallel>(each);
+    if (column) layer.parts = column->parts;
     if (column && column->gather_output) layer.gathered_outputs = shape[0];
     if (vocabulary && vocabulary->gather_output)  // the last slice is padded
       layer.gathered_outputs = slices.count * rows_of_slice(shape[0], 0, slices.count).count;
@@ -326,9 +327,10 @@ std::string TensorPlan::to_string() const {
   for (const Layer& layer : layers) longest = std::max(longest, layer.path.size());
   if (!layers.empty()) text += fmt::format("{:<{}}  {:<16} {}\n", "module", longest, "style", "columns of this rank");
   for (const Layer& layer : layers) {
-    const std::int64_t each = (layer.columns + slices - 1) / slices;
-    text += fmt::format("{:<{}}  {:<16} {} to {} of {}\n", layer.path, longest, layer.style, layer.first * each,
-                        std::min(layer.columns, (layer.first + slices / ranks) * each) - 1, layer.columns);
+    const std::int64_t columns = layer.columns / layer.parts, each = (columns + slices - 1) / slices;
+    text += fmt::format("{:<{}}  {:<16} {} to {} of {}{}\n", layer.path, longest, layer.style, layer.first * each,
+                        std::min(columns, (layer.first + slices / ranks) * each) - 1, columns,
+                        layer.parts > 1 ? fmt::format(", in each of {} parts", layer.parts) : "");
   }
   const std::int64_t fixed = bytes_per_micro_batch(0);
   return text + fmt::format("a micro-batch of n positions sends {} n{} bytes, in forward and backward\n",

@@ -41,6 +41,7 @@ struct TensorPlan {
     std::string path;                   ///< "blocks.0.up"
     std::string style;                  ///< "ColwiseParallel"
     std::int64_t columns = 0;           ///< of the whole matrix, in the cut dimension
+    std::int64_t parts = 1;             ///< of the columns, each of which is cut by itself
     std::int64_t first = 0;             ///< this rank's first slice
     std::int64_t summed_outputs = 0;    ///< elements of a position that the ranks sum in forward
     std::int64_t gathered_outputs = 0;  ///< elements of a position that the ranks gather in forward

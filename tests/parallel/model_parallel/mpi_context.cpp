@@ -1,4 +1,4 @@
-// Sequence blocks over mpi have the bits of threads. The first test case starts jobs of mpirun; the second one is the
+// Sequence blocks, and slices of a model, over mpi have the bits of threads. The first test case starts jobs of mpirun; the second one is the
 // program of their ranks.
 #include <fcntl.h>
 #include <unistd.h>
@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "tests/parallel/model_parallel/context_training.h"
+#include "tests/parallel/model_parallel/tensor_training.h"
 
 using namespace context_training;
 
@@ -88,5 +89,13 @@ TEST_CASE("mpi: a rank of a job that trains on sequence blocks" * doctest::skip(
   for (const Kind kind : {Kind::kRingZigzag, Kind::kRing, Kind::kUlysses})
     check(ranks, kind, {{ranks, 1, 0, kind}, {ranks, 1, 0, kind, true}, {ranks, 1, 3, kind}});
   if (ranks == 4) check(2, Kind::kRingZigzag, {{2, 2, 0}, {2, 2, 3}});
+  for (const tensor_training::ModelOptions& with :
+       {tensor_training::ModelOptions{.vocabulary = true, .dropout = 0.1},
+        tensor_training::ModelOptions{.vocabulary = true, .sequence = true}}) {
+    const tensor_training::Outcome want = tensor_training::train(4, {}, with, kSteps);
+    for (const tensor_training::Layout& layout :
+         {tensor_training::Layout{.tp = ranks}, tensor_training::Layout{.tp = 2, .dp = ranks / 2, .stage = 3}})
+      is_same = tensor_training::check_rank(group, 4, layout, with, kSteps, want) && is_same;
+  }
   if (is_same) std::printf("%s\n", report_of(group->rank()).c_str());
 }

@@ -232,6 +232,28 @@ inline Outcome train(int slices, const Layout& layout, const ModelOptions& optio
   return outcome;
 }
 
+// Trains as a rank of `group`, and compares with what another layout has left. True if all is the same.
+inline bool check_rank(const Group& group, int slices, const Layout& layout, const ModelOptions& options, int steps,
+                       const Outcome& want) {
+  bool is_same = false;
+  on_mesh(group, slices, layout, options, [&](auto& run, Model& model, int d) {
+    Outcome own;
+    ls::optim::AdamW optimizer(run.parameters(), {.lr = 1e-2});
+    train_steps(run, optimizer, layout, options, d, 0, steps, own);
+    run.gathered([&] {
+      for (const auto& [name, parameter] : model.named_parameters())
+        own.parameters[name] = parameter->detach().reshape({-1}).template to_vector<float>();
+    });
+    is_same = own == want;
+    CAPTURE(slices);
+    CAPTURE(layout.describe());
+    CHECK(own.losses == want.losses);
+    CHECK(own.norms == want.norms);
+    for (const auto& [name, values] : want.parameters) CHECK_MESSAGE(own.parameters.at(name) == values, name);
+  });
+  return is_same;
+}
+
 // All layouts have the bits of the first.
 inline void check_same(int slices, const ModelOptions& options, const std::vector<Layout>& layouts) {
   std::optional<Outcome> want;

@@ -1,0 +1,26 @@
+// Tensor parallelism with ranks that are processes: the bits of one process, in every mode.
+#include "tests/parallel/model_parallel/tensor_training.h"
+
+using namespace tensor_training;
+
+namespace {
+constexpr int kSteps = LOCKSTEP_SLOWDOWN > 1 ? 2 : 5;
+}
+
+TEST_CASE("processes with slices have the bits of one process") {
+  for (const ModelOptions& options :
+       {ModelOptions{.fused = true, .gated = true, .frozen = true, .recompute = true, .dropout = 0.1},
+        ModelOptions{.vocabulary = true, .tied = true, .dropout = 0.1},
+        ModelOptions{.vocabulary = true, .gathers = false, .sequence = true, .dropout = 0.1}}) {
+    const Outcome want = train(4, {}, options, kSteps);
+    for (const Layout& layout : {Layout{.tp = 2}, Layout{.tp = 4}, Layout{.tp = 2, .dp = 2}, Layout{.tp = 4, .dp = 2},
+                                 Layout{.tp = 2, .dp = 2, .stage = 1}, Layout{.tp = 2, .dp = 4, .stage = 2},
+                                 Layout{.tp = 4, .dp = 2, .stage = 3}})
+      with_group("shm", layout.ranks(),
+                 [&](const Group& group) { check_rank(group, 4, layout, options, kSteps, want); });
+  }
+  const Outcome eight = train(8, {}, {.fused = true}, kSteps);
+  for (const int ranks : {2, 8})
+    with_group("shm", ranks,
+               [&](const Group& group) { check_rank(group, 8, {.tp = ranks}, {.fused = true}, kSteps, eight); });
+}
