@@ -44,6 +44,7 @@ struct SummaryOptions {
 
 class Module;
 class ModuleRunner;
+struct ListedTensor;
 
 /// hook(module, inputs), run before forward. A result that is not empty replaces the inputs.
 using ForwardPreHook = Callback<std::vector<Tensor>(const Module& module, const std::vector<Tensor>& inputs)>;
@@ -151,7 +152,8 @@ class Module {
   friend void add_runner(Module& module, std::shared_ptr<const ModuleRunner> runner);
   friend void remove_runner(Module& module, const ModuleRunner* runner);
   friend std::vector<std::shared_ptr<const ModuleRunner>> runners_of(const Module& module);
-  friend StateDict listed_state(const Module& module);
+  friend std::vector<ListedTensor> listed_tensors(const Module& module);
+  friend void set_parameter(Module& module, const std::string& name, const Parameter& parameter);
   friend void replace_parameter(Module& module, const std::string& name, const std::vector<Parameter>& slices);
   struct Hooks;  // module_hooks.cpp
   void check_name(const std::string& name) const;

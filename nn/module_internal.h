@@ -30,11 +30,24 @@ std::string enumerate(const std::vector<std::string>& names);
 // Replaces the module's own parameter `name` by slices of it, which take its place in lists under the names of their
 // slices. Other modules that share the parameter keep it; the module's handle becomes undefined.
 void replace_parameter(Module& module, const std::string& name, const std::vector<Parameter>& slices);
+// Makes `parameter` the module's own parameter of this name, which lists and the module's handle then have; a tied
+// parameter keeps its other handles. Undefined parameters are not listed.
+void set_parameter(Module& module, const std::string& name, const Parameter& parameter);
 // "blocks.0.up.weight[2/4]", or the last part of it for a slice whose name is that within the module.
 std::string slice_name(const std::string& name, const ParameterSlice& slice);
 // Throws InvalidArgument if a parameter is a slice: "op: up.weight is slice 2 of 4 of a parameter ...; fix".
 void refuse_slices(const char* op, const std::vector<Parameter>& parameters, const char* fix);
-// state_dict() of a module whose parameters may be slices, each under its own name.
+// A parameter or buffer of a module whose parameters may be slices.
+struct ListedTensor {
+  std::string name;                       // "up.weight", or "up.weight[2/4]" for a slice
+  Tensor tensor;                          // detached; shares storage with the module's
+  const ParameterSlice* slice = nullptr;  // null: a whole tensor
+
+  std::string whole_name() const;  // "up.weight", that of the tensor before tensor parallelism has cut it
+};
+// The entries of state_dict(), with slices in the places of whole parameters. Tied parameters have several.
+std::vector<ListedTensor> listed_tensors(const Module& module);
+// The same, without the slices' positions.
 StateDict listed_state(const Module& module);
 
 // The two halves of Module::load_state_dict, for `own` as the module's state_dict. The first throws InvalidArgument if a

@@ -140,6 +140,13 @@ void refuse_slices(const char* op, const std::vector<Parameter>& parameters, con
   }
 }
 
+void set_parameter(Module& module, const std::string& name, const Parameter& parameter) {
+  auto& entries = module.parameters_;
+  const auto found = std::ranges::find_if(entries, [&](const auto& entry) { return entry.name == name; });
+  LOCKSTEP_CHECK(found != entries.end(), "set_parameter: {} has no parameter {}", module.type_name(), name);
+  *found->handle = parameter;
+}
+
 void replace_parameter(Module& module, const std::string& name, const std::vector<Parameter>& slices) {
   auto& entries = module.parameters_;
   const auto found = std::ranges::find_if(entries, [&](const auto& entry) { return entry.name == name; });
@@ -158,17 +165,28 @@ StateDict Module::state_dict() const {
   return listed_state(*this);
 }
 
-StateDict listed_state(const Module& of) {
-  StateDict dict;
+std::string ListedTensor::whole_name() const {
+  return slice ? name.substr(0, name.size() - slice_name("", *slice).size()) : name;
+}
+
+std::vector<ListedTensor> listed_tensors(const Module& of) {
+  std::vector<ListedTensor> list;
   of.visit("", [&](const std::string& path, const Module& module) {
-    const auto insert = [&](const auto& entries) {
+    const auto add = [&](const auto& entries) {
       for (const auto& [name, handle] : entries) {
-        if (handle->master().defined()) dict.insert(join(path, name), handle->master().detach());
+        if (!handle->master().defined()) continue;
+        list.push_back({.name = join(path, name), .tensor = handle->master().detach(), .slice = handle->slice()});
       }
     };
-    insert(module.parameters_);
-    insert(module.buffers_);
+    add(module.parameters_);
+    add(module.buffers_);
   });
+  return list;
+}
+
+StateDict listed_state(const Module& module) {
+  StateDict dict;
+  for (ListedTensor& each : listed_tensors(module)) dict.insert(each.name, std::move(each.tensor));
   return dict;
 }
 

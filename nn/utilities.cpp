@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <unordered_set>
 
 #include "lockstep/autograd/grad_mode.h"
@@ -141,6 +142,13 @@ std::uint64_t parameter_hash(const Module& module) {
   Hash hash;
   for (const Parameter& parameter : module.parameters()) add(hash, parameter.master());
   for (const Buffer& buffer : module.buffers()) add(hash, buffer.master());
+  return hash.digest();
+}
+
+std::uint64_t parameter_hash(const StateDict& dict) {
+  const std::map<std::string, Tensor> sorted(dict.begin(), dict.end());
+  Hash hash;
+  for (const auto& entry : sorted) add(hash, entry.second);
   return hash.digest();
 }
 

@@ -37,5 +37,8 @@ Tensor pad_sequence(const std::vector<Tensor>& sequences, bool batch_first = fal
 /// A 64-bit hash (XXH3) of dtype, shape and bytes of every parameter, then every buffer, in order. Models that are
 /// equal bit for bit have equal hashes, whatever their names and devices.
 std::uint64_t parameter_hash(const Module& module);
+/// The same of the tensors of a state dict or a file, in the order of their names: `parameter_hash(load(path))`. The
+/// order of the entries does not matter.
+std::uint64_t parameter_hash(const StateDict& dict);
 
 }  // namespace lockstep::nn

@@ -8,15 +8,20 @@
 namespace lockstep {
 namespace {
 
-// x's columns among those of all ranks, in a region of tensor parallelism (tensor/random/slice_context_internal.h).
-struct Columns {
-  std::int64_t run = 0;  // this rank has one run of so many; 0: whole rows
+// x's elements among those of all ranks (tensor/random/slice_context_internal.h).
+struct Share {
+  std::int64_t run = 0;  // this rank has one run of so many of each `ranks` runs; 0: it has all
   std::int64_t ranks = 1, rank = 0;
 };
 
-Columns columns_of(const Tensor& x) {
+Share share_of(const Tensor& x) {
   const random::SliceContext* const context = random::slice_context();
-  if (!context || !context->is_open()) return {};
+  if (!context) return {};
+  if (!context->is_open()) {
+    const bool has_positions = context->positions > 0 && x.dim() >= 2 && x.size(-2) == context->positions;
+    if (!has_positions) return {};
+    return {.run = context->positions * x.size(-1), .ranks = context->ranks, .rank = context->rank};
+  }
   const std::int64_t run = x.dim() > 0 ? context->run_of(x.size(-1)) : 0;
   LOCKSTEP_CHECK(
       run > 0,
@@ -29,14 +34,14 @@ Columns columns_of(const Tensor& x) {
 // Where a mask is drawn. A run that is no number of whole counter blocks is cut out of the whole mask.
 struct Place {
   random::Position position{};
-  Columns columns;
+  Share share;
 
-  bool is_in_blocks() const { return columns.run % 4 == 0; }
+  bool is_in_blocks() const { return share.run % 4 == 0; }
 };
 
 Place next_place(const Tensor& x) {
-  Place place{.columns = columns_of(x)};
-  const auto [run, ranks, rank] = place.columns;
+  Place place{.share = share_of(x)};
+  const auto [run, ranks, rank] = place.share;
   const auto own = static_cast<std::uint64_t>(run / 4);
   random::BlockPart part;
   if (run > 0 && place.is_in_blocks())
@@ -47,7 +52,7 @@ Place next_place(const Tensor& x) {
 }
 
 Tensor mask_at(const Place& place, double keep, const Tensor& x) {
-  const auto [run, ranks, rank] = place.columns;
+  const auto [run, ranks, rank] = place.share;
   if (place.is_in_blocks()) return raw::dropout_mask(x.shape(), keep, x.options(), place.position);
   const Tensor whole = raw::dropout_mask({x.numel() / run, run * ranks}, keep, x.options(), place.position);
   return raw::reshape(raw::slice(whole, 1, run * rank, run * (rank + 1), 1), x.shape());

@@ -54,8 +54,8 @@ Header read_header(const ByteSource& source, std::uint64_t file_bytes);
 // A checksum as the header holds it.
 std::string checksum_text(std::uint64_t hash);
 
-// A tensor of a file that is written, and the part of it that this process writes. The tensor `part` has the elements of
-// `place` in row-major order, and any strides, shape and device.
+// A part, which this process writes, of a tensor of a file. The tensor `part` has the elements of `place` in row-major
+// order, and any strides, shape and device. A process may have several pieces of a tensor: with equal names.
 struct Piece {
   std::string name;
   Tensor part;
@@ -64,14 +64,15 @@ struct Piece {
 };
 
 // The layout of a file that is written: its header, and the place of each tensor. Processes with pieces of the same
-// names, dtypes and shapes compute the same layout.
+// names, dtypes and shapes compute the same layout, whatever their number of pieces of a tensor.
 class Layout {
  public:
   // Throws InvalidArgument for a piece that cannot be written (undefined tensor, name that is not UTF-8, part beyond the
-  // whole tensor) and if `load` would reject the header.
+  // whole tensor), for pieces of one name with different shapes or dtypes, and if `load` would reject the header.
   Layout(std::vector<Piece> pieces, const Metadata& metadata);
 
-  const std::vector<Piece>& pieces() const { return pieces_; }               // in the order of the file
+  const std::vector<Piece>& pieces() const { return pieces_; }               // those of a tensor one after another
+  const std::vector<std::size_t>& tensors() const { return tensors_; }       // each tensor's first piece, in file order
   std::uint64_t offset(std::size_t piece) const { return offsets_[piece]; }  // of the whole tensor, in the file
   std::uint64_t payload() const { return header_.size(); }                   // offset of the payload in the file
   std::uint64_t file_bytes() const { return offsets_.back(); }
@@ -82,7 +83,8 @@ class Layout {
   void write_header(const Metadata& metadata);
 
   std::vector<Piece> pieces_;
-  std::vector<std::uint64_t> offsets_;  // of each tensor and, at the end, of the end of the file
+  std::vector<std::size_t> tensors_;
+  std::vector<std::uint64_t> offsets_;  // of each piece's tensor and, at the end, of the end of the file
   std::string header_;                  // with a checksum of zeros
   std::size_t checksum_at_ = 0;         // position in header_
 };

@@ -32,6 +32,14 @@ void check(const Piece& piece) {
                  lockstep::in_quotes(piece.name), piece.part.numel(), piece.place.numel);
 }
 
+// Checks a piece of the same tensor as the one before.
+void check_same_tensor(const Piece& first, const Piece& next) {
+  LOCKSTEP_CHECK(first.shape == next.shape && first.part.dtype() == next.part.dtype(),
+                 "save: the entry {} has parts of a tensor {} {} and of a tensor {} {}",
+                 lockstep::in_quotes(first.name), first.shape.to_string(), lockstep::name(first.part.dtype()),
+                 next.shape.to_string(), lockstep::name(next.part.dtype()));
+}
+
 std::string json_string(const std::string& text) {
   try {
     return nlohmann::json(text).dump();
@@ -49,7 +57,7 @@ Tensor flat(const Tensor& tensor) { return raw::view(raw::contiguous(tensor), {t
 // uses the same order.
 Layout::Layout(std::vector<Piece> pieces, const Metadata& metadata) : pieces_(std::move(pieces)) {
   for (const Piece& piece : pieces_) check(piece);
-  std::sort(pieces_.begin(), pieces_.end(), [](const Piece& a, const Piece& b) {
+  std::stable_sort(pieces_.begin(), pieces_.end(), [](const Piece& a, const Piece& b) {
     const std::size_t rank_a = rank_of(a.part.dtype()), rank_b = rank_of(b.part.dtype());
     return rank_a != rank_b ? rank_a < rank_b : a.name < b.name;
   });
@@ -75,8 +83,15 @@ void Layout::write_header(const Metadata& metadata) {
   }
   header_.back() = '}';  // replaces the last comma; the checksum is always present
   std::uint64_t end = 0;
-  for (const Piece& piece : pieces_) {
+  for (std::size_t i = 0; i < pieces_.size(); ++i) {
+    const Piece& piece = pieces_[i];
+    if (i > 0 && piece.name == pieces_[i - 1].name) {
+      check_same_tensor(pieces_[i - 1], piece);
+      offsets_.push_back(offsets_.back());
+      continue;
+    }
     const DType dtype = piece.part.dtype();
+    tensors_.push_back(i);
     offsets_.push_back(end);
     end += static_cast<std::uint64_t>(piece.shape.numel()) * item_size(dtype);
     header_ += fmt::format(",{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}", json_string(piece.name),

@@ -27,7 +27,7 @@ std::string tensor_text(const safetensors::Piece& piece) {
 
 // Checks that all ranks have the same tensors and metadata.
 void check_same_layout(const safetensors::Layout& layout, ProcessGroup* group) {
-  const auto count = static_cast<std::int64_t>(layout.pieces().size());
+  const auto count = static_cast<std::int64_t>(layout.tensors().size());
   const Tensor headers = gather_numbers(group, {count, text_hash(layout.header(0))});
   const std::span<const std::int64_t> each = headers.span<std::int64_t>();
   bool is_same = true;
@@ -39,37 +39,61 @@ void check_same_layout(const safetensors::Layout& layout, ProcessGroup* group) {
   }
   if (is_same) return;
   std::vector<std::int64_t> own;
-  for (const safetensors::Piece& piece : layout.pieces()) own.push_back(text_hash(tensor_text(piece)));
+  for (const std::size_t first : layout.tensors()) own.push_back(text_hash(tensor_text(layout.pieces()[first])));
   const Tensor tensors = gather_numbers(group, own);
   const std::span<const std::int64_t> all = tensors.span<std::int64_t>();
   for (std::size_t i = 0; i < all.size(); ++i) {
-    const std::size_t rank = i / own.size(), piece = i % own.size();
-    LOCKSTEP_CHECK(all[i] == all[piece],
+    const std::size_t rank = i / own.size(), tensor = i % own.size();
+    LOCKSTEP_CHECK(all[i] == all[tensor],
                    "save_checkpoint: tensor {} of rank {} is not that of rank 0; this rank has {}\nPass the same parts "
                    "on all ranks",
-                   piece, rank, tensor_text(layout.pieces()[piece]));
+                   tensor, rank, tensor_text(layout.pieces()[layout.tensors()[tensor]]));
   }
   throw InvalidArgument("save_checkpoint: ranks have different metadata");
 }
 
-// Checks that the ranks' parts cover every tensor once. Parts without elements may be anywhere.
-void check_coverage(const safetensors::Layout& layout, ProcessGroup* group) {
-  constexpr std::size_t kFields = 5;
+// A part of the tensor number `tensor` of a layout, on a rank.
+struct PartOfRank {
+  std::size_t tensor, rank;
+  TensorPart part;
+};
+
+// The parts of all ranks that have elements, those of a tensor one after another.
+std::vector<PartOfRank> parts_of_all_ranks(const safetensors::Layout& layout, ProcessGroup* group) {
+  constexpr std::size_t kFields = 6;
   std::vector<std::int64_t> own;
-  for (const safetensors::Piece& piece : layout.pieces()) {
-    const TensorPart& part = piece.place;
-    own.insert(own.end(), {part.first, part.run, part.stride, part.begin, part.numel});
+  std::int64_t tensor = -1;
+  for (std::size_t p = 0; p < layout.pieces().size(); ++p) {
+    if (p == 0 || layout.pieces()[p].name != layout.pieces()[p - 1].name) ++tensor;
+    const TensorPart& part = layout.pieces()[p].place;
+    if (part.numel != 0) own.insert(own.end(), {tensor, part.first, part.run, part.stride, part.begin, part.numel});
   }
+  const Tensor counts = gather_numbers(group, {static_cast<std::int64_t>(own.size())});
+  own.resize(static_cast<std::size_t>(std::ranges::max(counts.span<std::int64_t>())), 0);  // parts without elements
+  std::vector<PartOfRank> parts;
+  if (own.empty()) return parts;
   const Tensor gathered = gather_numbers(group, own);
   const std::span<const std::int64_t> all = gathered.span<std::int64_t>();
-  for (std::size_t p = 0; p < layout.pieces().size(); ++p) {
-    const safetensors::Piece& piece = layout.pieces()[p];
+  for (std::size_t i = 0; i < all.size(); i += kFields) {
+    const TensorPart part{all[i + 1], all[i + 2], all[i + 3], all[i + 4], all[i + 5]};
+    if (part.numel != 0)
+      parts.push_back({.tensor = static_cast<std::size_t>(all[i]), .rank = i / own.size(), .part = part});
+  }
+  std::ranges::stable_sort(parts, {}, &PartOfRank::tensor);
+  return parts;
+}
+
+// Checks that the ranks' parts cover every tensor once. Parts without elements may be anywhere.
+void check_coverage(const safetensors::Layout& layout, ProcessGroup* group) {
+  const std::vector<PartOfRank> parts = parts_of_all_ranks(layout, group);
+  auto next = parts.begin();
+  for (std::size_t t = 0; t < layout.tensors().size(); ++t) {
+    const safetensors::Piece& piece = layout.pieces()[layout.tensors()[t]];
     std::vector<TensorPart::Run> runs;
-    for (std::size_t i = kFields * p; i < all.size(); i += own.size()) {
-      const TensorPart part{all[i], all[i + 1], all[i + 2], all[i + 3], all[i + 4]};
-      LOCKSTEP_CHECK(part.fits(piece.shape.numel()), "save_checkpoint: {}: rank {} has elements {}", tensor_text(piece),
-                     i / own.size(), part.to_string());
-      for (std::int64_t k = 0; k < part.runs(); ++k) runs.push_back(part.run_at(k));
+    for (; next != parts.end() && next->tensor == t; ++next) {
+      LOCKSTEP_CHECK(next->part.fits(piece.shape.numel()), "save_checkpoint: {}: rank {} has elements {}",
+                     tensor_text(piece), next->rank, next->part.to_string());
+      for (std::int64_t k = 0; k < next->part.runs(); ++k) runs.push_back(next->part.run_at(k));
     }
     std::ranges::sort(runs);
     std::int64_t end = 0;

@@ -13,10 +13,11 @@ namespace lockstep::parallel {
 inline constexpr std::uint64_t kRoundBytes = std::uint64_t{256} << 20;
 
 // Writes the file that `save` writes in one process with all tensors: the ranks' pieces together. All ranks pass
-// pieces with the same names, dtypes and whole shapes, and the same metadata; the parts of all ranks cover every
-// tensor once. Rank 0 creates the temporary file and reserves its space; every rank that has elements writes them;
-// rank 0 computes the checksum from the file, writes the header and renames. The file's absolute path on rank 0 must
-// lead every rank that has elements to the same file. A null `group` stands for this process alone.
+// pieces with the same names, dtypes and whole shapes, and the same metadata. A rank passes one or more pieces of each
+// tensor, which may have no elements; the parts of all ranks cover every tensor once. Rank 0 creates the temporary file
+// and reserves its space; every rank that has elements writes them; rank 0 computes the checksum from the file, writes
+// the header and renames. The file's absolute path on rank 0 must lead every rank that has elements to the same file. A
+// null `group` stands for this process alone.
 //
 // An error on one rank is an error on all ranks, as in_rounds describes: the old file stays, and the temporary one is
 // removed. Throws InvalidArgument if the pieces do not fit together, IoError if the file cannot be written, CommError

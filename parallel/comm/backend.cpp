@@ -102,6 +102,17 @@ std::string rank_text(int rank, const std::vector<int>& members) {
   return rank_text(rank, is_member ? members[static_cast<std::size_t>(rank)] : rank);
 }
 
+int Backend::rank_of_global(int global_rank) const {
+  if (members_.empty()) return global_rank >= 0 && global_rank < size_ ? global_rank : -1;
+  const auto found = std::ranges::find(members_, global_rank);
+  return found == members_.end() ? -1 : static_cast<int>(found - members_.begin());
+}
+
+std::string Backend::text_of_global(int global_rank) const {
+  const int rank = rank_of_global(global_rank);
+  return rank < 0 ? fmt::format("global rank {}", global_rank) : text_of(rank);
+}
+
 std::string Call::describe() const {
   const std::string peer =
       is_message() ? fmt::format(" {} {}", kind == Kind::kSend ? "to" : "from", rank_text(root, global_root)) : "";

@@ -123,6 +123,14 @@ void combine(const Call& call, std::span<const void* const> inputs, std::span<vo
 inline constexpr std::size_t kInFlight = 32, kSmallInFlight = 4;
 inline constexpr std::int64_t kSmallBytes = 4096;
 
+// How a rank tells the others that it waits, and for which rank. All groups of a rank that were made from one
+// init_process_group share the object: a rank that waits in one group is not the culprit of a timeout in another one.
+// Backends derive their own classes.
+class Liveness {
+ public:
+  virtual ~Liveness() = default;
+};
+
 class Backend {
  public:
   explicit Backend(const Rendezvous& place) : rank_(place.rank), size_(place.size), members_(place.members) {}
@@ -144,6 +152,8 @@ class Backend {
   // See ProcessGroup::step_failed. `next` is the number of the next collective. Returns how many of this rank's steps
   // have failed; 0 if the backend does not tell the other ranks.
   virtual std::uint32_t step_failed(std::uint64_t /*next*/, const std::string& /*why*/) { return 0; }
+  // Shared with the groups that are split from this one. Null if the backend has none.
+  virtual std::shared_ptr<Liveness> liveness() const { return nullptr; }
   // Frees memory kept for later operations. All ranks call it at the same point.
   virtual void release_staging() {}
   // Starts an operation. Never called in a group of one rank.
@@ -155,6 +165,10 @@ class Backend {
  protected:
   std::string text_of(int rank) const { return rank_text(rank, members_); }  // for error messages
   int global_rank(int rank) const { return members_.empty() ? rank : members_[static_cast<std::size_t>(rank)]; }
+  // The rank in this group of a global rank, or -1.
+  int rank_of_global(int global_rank) const;
+  // "rank 1 (global rank 5)"; "global rank 5" if that rank is not in this group.
+  std::string text_of_global(int global_rank) const;
 
   const int rank_, size_;
 

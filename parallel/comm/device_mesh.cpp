@@ -1,4 +1,4 @@
-#include "lockstep/parallel/comm/device_mesh.h"
+#include "lockstep/parallel/comm/device_mesh_internal.h"
 
 #include <algorithm>
 #include <utility>
@@ -47,6 +47,7 @@ void set_sizes(std::vector<MeshAxis>& axes, const ProcessGroup* group) {
 struct DeviceMesh::State {
   std::vector<MeshAxis> axes;
   std::shared_ptr<ProcessGroup> group;  // null: this process alone
+  std::shared_ptr<ProcessGroup> whole;  // of the mesh of which this one is an axis, or `group`
   std::vector<DeviceMesh> of_axes;      // by axis; empty in a mesh of one axis, which is its own
 
   int rank() const { return group ? group->rank() : 0; }
@@ -86,10 +87,10 @@ std::shared_ptr<ProcessGroup> DeviceMesh::State::split(const std::vector<std::si
 DeviceMesh::DeviceMesh(std::shared_ptr<ProcessGroup> group, std::vector<MeshAxis> axes) {
   set_sizes(axes, group.get());
   if (group) group->barrier({.name = text_of(axes, ",")});  // fails on all ranks if the names differ
-  auto mesh = std::make_shared<State>(State{.axes = std::move(axes), .group = std::move(group), .of_axes = {}});
+  auto mesh = std::make_shared<State>(State{.axes = std::move(axes), .group = group, .whole = group, .of_axes = {}});
   for (std::size_t a = 0; a < mesh->axes.size() && mesh->axes.size() > 1; ++a)
-    mesh->of_axes.push_back(DeviceMesh(
-        std::make_shared<const State>(State{.axes = {mesh->axes[a]}, .group = mesh->split({a}), .of_axes = {}})));
+    mesh->of_axes.push_back(DeviceMesh(std::make_shared<const State>(
+        State{.axes = {mesh->axes[a]}, .group = mesh->split({a}), .whole = group, .of_axes = {}})));
   state_ = std::move(mesh);
 }
 
@@ -115,8 +116,8 @@ DeviceMesh DeviceMesh::flatten(const std::vector<std::string>& names) const {
     chosen.push_back(a);
     flat.size *= own.axes[a].size;
   }
-  return DeviceMesh(
-      std::make_shared<const State>(State{.axes = {std::move(flat)}, .group = own.split(chosen), .of_axes = {}}));
+  return DeviceMesh(std::make_shared<const State>(
+      State{.axes = {std::move(flat)}, .group = own.split(chosen), .whole = own.whole, .of_axes = {}}));
 }
 
 int DeviceMesh::rank() const { return state("rank").rank(); }
@@ -126,6 +127,7 @@ int DeviceMesh::size() const {
 }
 std::vector<MeshAxis> DeviceMesh::axes() const { return state("axes").axes; }
 std::shared_ptr<ProcessGroup> DeviceMesh::group() const { return state("group").group; }
+std::shared_ptr<ProcessGroup> whole_group(const DeviceMesh& mesh) { return mesh.state("group").whole; }
 std::string DeviceMesh::to_string() const { return text_of(state("to_string").axes, " x "); }
 
 }  // namespace lockstep::parallel

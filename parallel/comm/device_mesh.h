@@ -50,6 +50,7 @@ class DeviceMesh {
   std::string to_string() const;  ///< "dp 2 x cp 4"
 
  private:
+  friend std::shared_ptr<ProcessGroup> whole_group(const DeviceMesh& mesh);  // device_mesh_internal.h
   struct State;
   explicit DeviceMesh(std::shared_ptr<const State> state) : state_(std::move(state)) {}
   const State& state(const char* op) const;

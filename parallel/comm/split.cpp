@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lockstep/base/check_internal.h"
+#include "lockstep/parallel/comm/backend_internal.h"
 #include "lockstep/parallel/comm/process_group.h"
 #include "lockstep/parallel/rendezvous/formation_watch_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
@@ -57,7 +58,8 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key) {
   Rendezvous place{.rank = static_cast<int>(self - members.begin()),
                    .size = static_cast<int>(members.size()),
                    .address = place_.address,
-                   .watch = std::move(watch)};
+                   .watch = std::move(watch),
+                   .liveness = backend_ ? backend_->liveness() : nullptr};
   for (const auto& [ignored, member] : members) place.members.push_back(place_.global_rank(member));
   if (place_.store)
     place.store = std::make_shared<PrefixStore>(fmt::format("split/{}/{}/", number, color), place_.store);

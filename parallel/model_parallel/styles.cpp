@@ -63,6 +63,8 @@ bool fits(const ParallelStyle& style, const nn::Module& module) {
 
 }  // namespace
 
+bool is_in(const std::string& path, const std::string& above) { return path == above || path.starts_with(above + "."); }
+
 const char* name_of(const ParallelStyle& style) { return kNames[style.index()].style; }
 
 std::vector<StyledModule> styled_modules(const char* op, nn::Module& module, const ParallelPlan& plan) {
@@ -92,9 +94,6 @@ std::vector<StyledModule> styled_modules(const char* op, nn::Module& module, con
 void check_chain(const char* op, nn::Module& module, const std::vector<std::string>& chain) {
   if (chain.empty()) return;
   std::vector<std::string> links;
-  const auto is_in = [](const std::string& path, const std::string& link) {
-    return path == link || path.starts_with(link + ".");
-  };
   for (const std::string& pattern : chain) {
     const std::vector<Named> modules = named_by(pattern, module);
     LOCKSTEP_CHECK(!modules.empty(),

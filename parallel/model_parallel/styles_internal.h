@@ -17,6 +17,8 @@ struct StyledModule {
   ParallelStyle style;
 };
 const char* name_of(const ParallelStyle& style);  // "ColwiseParallel"
+// Whether `path` is that of the module `above` or of one below it.
+bool is_in(const std::string& path, const std::string& above);
 
 // The modules that the plan names, in the order of the model. Throws InvalidArgument, naming `op`, for a pattern that
 // names no module, a style for another type of module, and two styles for one module.

@@ -95,7 +95,7 @@ const Tensor& only_input(const char* style, const std::vector<Tensor>& inputs) {
 ColwiseRunner::ColwiseRunner(std::shared_ptr<const TensorSlices> slices, const std::string& path,
                              const ColwiseParallel& style, std::vector<nn::Parameter> weights,
                              std::vector<nn::Parameter> biases)
-    : SharedRunner(Part::kModel, slices->group), slices_(std::move(slices)), path_(path), style_(style),
+    : SharedRunner(Part::kModel, slices->group, slices->mesh), slices_(std::move(slices)), path_(path), style_(style),
       weights_(std::move(weights)), biases_(std::move(biases)) {}
 
 Tensor ColwiseRunner::run(const std::vector<Tensor>& inputs, Forward /*forward*/) const {
@@ -103,7 +103,7 @@ Tensor ColwiseRunner::run(const std::vector<Tensor>& inputs, Forward /*forward*/
   LOCKSTEP_CHECK(x.dim() >= 1 && x.size(-1) == weights_[0]->size(1), "linear: x is {}, expected {} columns",
                  describe(x), weights_[0]->size(1));
   TensorRegion* const region = TensorRegion::current();
-  const std::vector<Tensor> entered = region ? region->enter(x) : enter_slices(slices_, x.contiguous());
+  const std::vector<Tensor> entered = region ? region->enter(x) : enter_slices(slices_, x);
   std::vector<Tensor> outputs;
   for (std::size_t j = 0; j < weights_.size(); ++j)
     outputs.push_back(linear(entered[j], weights_[j], biases_.empty() ? Tensor() : biases_[j].tensor()));
@@ -115,8 +115,8 @@ Tensor ColwiseRunner::run(const std::vector<Tensor>& inputs, Forward /*forward*/
 
 RowwiseRunner::RowwiseRunner(std::shared_ptr<const TensorSlices> slices, std::vector<nn::Parameter> weights,
                              const nn::Parameter& bias)
-    : SharedRunner(Part::kModel, slices->group), slices_(std::move(slices)), weights_(std::move(weights)), bias_(bias) {
-}
+    : SharedRunner(Part::kModel, slices->group, slices->mesh), slices_(std::move(slices)), weights_(std::move(weights)),
+      bias_(bias) {}
 
 Tensor RowwiseRunner::run(const std::vector<Tensor>& inputs, Forward /*forward*/) const {
   const Tensor& x = only_input("RowwiseParallel", inputs);
@@ -129,17 +129,7 @@ Tensor RowwiseRunner::run(const std::vector<Tensor>& inputs, Forward /*forward*/
   const std::vector<Tensor> parts = split_columns(x, weights_.size());
   std::vector<Tensor> terms;
   for (std::size_t j = 0; j < weights_.size(); ++j) terms.push_back(linear(parts[j], weights_[j], Tensor()));
-  std::vector<Tensor> detached;
-  for (const Tensor& term : terms) detached.push_back(term.detach());
-  const std::size_t count = terms.size();
-  const Tensor y = autograd::record("tensor_exit",
-                                    sum_over_slices(*slices_, std::move(detached), Phase::kActivations, "tensor exit"),
-                                    terms, [count](const Tensor& grad, const Needs&) {
-                                      Gradients out;
-                                      for (std::size_t j = 0; j < count; ++j) out.push_back(grad);
-                                      return out;
-                                    });
-  return bias_.master().defined() ? y + bias_->to(y.dtype()) : y;
+  return leave_slices(slices_, terms, bias_.master().defined() ? bias_.tensor() : Tensor());
 }
 
 }  // namespace lockstep::parallel

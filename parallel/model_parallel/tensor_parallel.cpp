@@ -13,8 +13,10 @@
 #include "lockstep/nn/layers/attention.h"
 #include "lockstep/nn/module_internal.h"
 #include "lockstep/nn/module_runner_internal.h"
+#include "lockstep/parallel/comm/device_mesh_internal.h"
 #include "lockstep/parallel/model_parallel/styles_internal.h"
 #include "lockstep/parallel/model_parallel/tensor_linear_internal.h"
+#include "lockstep/parallel/model_parallel/tensor_sequence_internal.h"
 #include "lockstep/parallel/model_parallel/tensor_vocab_internal.h"
 #include "lockstep/parallel/step/model_check_internal.h"
 
@@ -36,7 +38,7 @@ std::string choice_of(const std::vector<std::int64_t>& numbers) {
   return fmt::format("{} or {}", fmt::join(numbers.begin(), numbers.end() - 1, ", "), numbers.back());
 }
 
-std::shared_ptr<const TensorSlices> slices_of(const DeviceMesh& axis, int count) {
+std::shared_ptr<const TensorSlices> slices_of(const DeviceMesh& axis, int count, bool cuts_sequence) {
   const std::vector<MeshAxis> axes = axis.axes();
   LOCKSTEP_CHECK(axes.size() == 1,
                  "{}: the mesh has the axes {}; pass the one whose ranks share the model, for example mesh[\"tp\"]",
@@ -50,7 +52,8 @@ std::shared_ptr<const TensorSlices> slices_of(const DeviceMesh& axis, int count)
   LOCKSTEP_CHECK(std::ranges::find(possible, ranks) != possible.end(),
                  "{}: {} tensor slices cannot be distributed evenly to {} ranks of {}; use {} ranks", kOp, slices,
                  ranks, axes[0].name, choice_of(possible));
-  return std::make_shared<const TensorSlices>(TensorSlices{axis.size() > 1 ? axis.group() : nullptr, slices});
+  return std::make_shared<const TensorSlices>(
+      TensorSlices{axis.size() > 1 ? axis.group() : nullptr, slices, cuts_sequence, whole_group(axis)});
 }
 
 // --- checks, before anything is changed ---------------------------------------------------------------------------
@@ -123,6 +126,16 @@ void check_regions(const std::vector<StyledModule>& styled) {
         "{}: {} is ColwiseParallel, but its parent has no RowwiseParallel linear that takes its columns; name "
         "one, or set .gather_output",
         kOp, each.path);
+  }
+}
+
+// With sequence parallelism, the gradient of a parameter that each rank uses for its positions is a part of the sum.
+void check_all_styled(const nn::Module& module, const std::vector<StyledModule>& styled) {
+  for (const auto& [name, parameter] : module.named_parameters()) {
+    const std::string owner(nn::module_path(name));
+    LOCKSTEP_CHECK(std::ranges::any_of(styled, [&](const StyledModule& each) { return is_in(owner, each.path); }),
+                   "{}: {} has parameters and no style; with .sequence_parallel name it SequenceParallel", kOp,
+                   owner.empty() ? "the model itself" : owner);
   }
 }
 
@@ -218,6 +231,18 @@ std::int64_t bytes_of_parameters(const nn::Module& module) {
   return bytes;
 }
 
+// Numbers of the parameters that are whole on every rank, which uses them for its positions.
+std::int64_t parameters_on_pieces(const StyledModule& each) {
+  std::int64_t numbers = 0;
+  if (style_of<SequenceParallel>(each)) {
+    for (const nn::Parameter& parameter : each.module->parameters())
+      numbers += parameter.master().requires_grad() ? parameter.master().numel() : 0;
+  } else if (style_of<RowwiseParallel>(each) && linear_of(each).bias.master().defined()) {
+    numbers = linear_of(each).bias.master().requires_grad() ? linear_of(each).bias.master().numel() : 0;
+  }
+  return numbers;
+}
+
 TensorPlan::Layer layer_of(const StyledModule& each, const TensorSlices& slices, std::set<const nn::Module*>& entered) {
   TensorPlan::Layer layer{.path = each.path, .style = name_of(each.style), .first = slices.first()};
   const Shape& shape = weight_of(each).master().shape();
@@ -232,8 +257,9 @@ TensorPlan::Layer layer_of(const StyledModule& each, const TensorSlices& slices,
     layer.summed_inputs = entered.insert(each.parent).second ? shape[1] : 0;
     const auto* const column = style_of<ColwiseParallel>(each);
     const auto* const vocabulary = style_of<VocabParallel>(each);
-    layer.gathered_outputs =
-        (column && column->gather_output) || (vocabulary && vocabulary->gather_output) ? shape[0] : 0;
+    if (column && column->gather_output) layer.gathered_outputs = shape[0];
+    if (vocabulary && vocabulary->gather_output)  // the last slice is padded
+      layer.gathered_outputs = slices.count * rows_of_slice(shape[0], 0, slices.count).count;
   }
   return layer;
 }
@@ -241,9 +267,8 @@ TensorPlan::Layer layer_of(const StyledModule& each, const TensorSlices& slices,
 }  // namespace
 
 TensorPlan parallelize(nn::Module& module, const DeviceMesh& axis, const TensorParallelOptions& options) {
-  const std::shared_ptr<const TensorSlices> slices = slices_of(axis, options.tensor_slices);
+  const std::shared_ptr<const TensorSlices> slices = slices_of(axis, options.tensor_slices, options.sequence_parallel);
   const std::vector<StyledModule> styled = styled_modules(kOp, module, options.plan);
-  LOCKSTEP_CHECK(!options.sequence_parallel, "{}: .sequence_parallel is not built yet", kOp);
   check_model(module, styled);
   for (const StyledModule& each : styled) {
     check_not_built(each);
@@ -252,9 +277,10 @@ TensorPlan parallelize(nn::Module& module, const DeviceMesh& axis, const TensorP
     if (style_of<VocabParallel>(each)) check_vocabulary(each, slices->count);
   }
   check_regions(styled);
+  if (options.sequence_parallel && slices->count > 1) check_all_styled(module, styled);
   check_ties(module, styled);
   if (slices->group) {
-    std::string text = fmt::format("{} slices", slices->count);
+    std::string text = fmt::format("{} slices{}", slices->count, slices->cuts_sequence ? ", .sequence_parallel" : "");
     for (const StyledModule& each : styled) text += fmt::format(", {} {}", each.path, name_of(each.style));
     check_same_text("parallelize: ranks have different options", text, *slices->group);
   }
@@ -264,20 +290,27 @@ TensorPlan parallelize(nn::Module& module, const DeviceMesh& axis, const TensorP
     std::set<const nn::Module*> entered;
     std::vector<nn::Module*> parents;
     for (const StyledModule& each : styled) {
-      if (style_of<SequenceParallel>(each)) continue;
+      if (slices->cuts_sequence) plan.summed_parameters += parameters_on_pieces(each);
+      if (style_of<SequenceParallel>(each)) {
+        if (slices->cuts_sequence)
+          nn::add_runner(*each.module, std::make_shared<const PiecesRunner>(slices, *each.module));
+        continue;
+      }
       plan.layers.push_back(layer_of(each, *slices, entered));
       if (std::ranges::find(parents, each.parent) == parents.end()) parents.push_back(each.parent);
     }
     Cutter cutter(slices);
     for (const StyledModule& each : styled) cutter.cut(each);
-    for (nn::Module* parent : parents) nn::add_runner(*parent, std::make_shared<const RegionRunner>(slices));
+    if (slices->cuts_sequence && std::ranges::find(parents, &module) == parents.end()) parents.push_back(&module);
+    for (nn::Module* parent : parents)
+      nn::add_runner(*parent, std::make_shared<const RegionRunner>(slices, parent == &module));
   }
   plan.parameter_bytes = bytes_of_parameters(module);
   return plan;
 }
 
 std::int64_t TensorPlan::bytes_per_micro_batch(std::int64_t positions) const {
-  std::int64_t bytes = 0;
+  std::int64_t bytes = 2 * (ranks - 1) * summed_parameters * 4 / ranks;
   for (const Layer& layer : layers) {
     const std::int64_t widths = 2 * (layer.summed_outputs + layer.summed_inputs) + layer.gathered_outputs;
     bytes += (ranks - 1) * widths * positions * 4 / ranks;
@@ -297,8 +330,9 @@ std::string TensorPlan::to_string() const {
     text += fmt::format("{:<{}}  {:<16} {} to {} of {}\n", layer.path, longest, layer.style, layer.first * each,
                         std::min(layer.columns, (layer.first + slices / ranks) * each) - 1, layer.columns);
   }
-  return text + fmt::format("a micro-batch of n positions sends {} n bytes, in forward and backward\n",
-                            bytes_per_micro_batch(1));
+  const std::int64_t fixed = bytes_per_micro_batch(0);
+  return text + fmt::format("a micro-batch of n positions sends {} n{} bytes, in forward and backward\n",
+                            bytes_per_micro_batch(1) - fixed, fixed > 0 ? fmt::format(" + {}", fixed) : "");
 }
 
 }  // namespace lockstep::parallel

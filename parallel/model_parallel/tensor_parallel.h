@@ -30,7 +30,7 @@ namespace lockstep::parallel {
 /// Options of parallelize.
 struct TensorParallelOptions {
   int tensor_slices = 0;           ///< T, a multiple of the ranks by a power of two; 0: as many as ranks
-  bool sequence_parallel = false;  ///< between the regions each rank has a part of the sequence; not built yet
+  bool sequence_parallel = false;  ///< outside of the regions each rank has a part of the sequence, dimension -2
   ParallelPlan plan = {};          ///< which modules are cut, and how; the others are whole on every rank
 };
 
@@ -46,6 +46,8 @@ struct TensorPlan {
     std::int64_t gathered_outputs = 0;  ///< elements of a position that the ranks gather in forward
     std::int64_t summed_inputs = 0;     ///< the same in backward, summed; one of the layers with the same input has it
   };
+  /// With sequence parallelism: numbers of the parameters whose gradients the ranks sum in each micro-batch.
+  std::int64_t summed_parameters = 0;
   std::vector<Layer> layers = {};    ///< in the order of the model
   int slices = 1;                    ///< T
   int ranks = 1;                     ///< of the axis

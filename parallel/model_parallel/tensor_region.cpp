@@ -1,28 +1,130 @@
 #include "lockstep/parallel/model_parallel/tensor_region_internal.h"
 
+#include <string_view>
+
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/node.h"
 #include "lockstep/base/check_internal.h"
+#include "lockstep/parallel/step/micro_batch_internal.h"
 
 namespace lockstep::parallel {
 
 using autograd::Gradients;
 using autograd::Needs;
 
+namespace {
+
+// Aliases of `whole`, one for each slice, whose gradients `sum` adds.
+template <class Sum>
+std::vector<Tensor> aliases(const char* name, const TensorSlices& slices, const Tensor& whole, const Tensor& x,
+                            Sum sum) {
+  std::vector<Tensor> copies;
+  for (int j = 0; j < slices.local(); ++j) copies.push_back(whole.detach());
+  return autograd::record_all(name, std::move(copies), {x}, [sum](autograd::Tensors& grads, const Needs&) {
+    std::vector<Tensor> terms(grads.begin(), grads.end());
+    if (terms.size() == 1) terms[0] = terms[0].clone();  // others may have it, too
+    return Gradients{sum(std::move(terms))};
+  });
+}
+
+}  // namespace
+
+std::vector<Tensor> copies_for_slices(const std::shared_ptr<const TensorSlices>& slices, const Tensor& x,
+                                      const std::shared_ptr<const void>& kept) {
+  return aliases("tensor_copies", *slices, x, x, [slices, kept](std::vector<Tensor> terms) {
+    return sum_over_slices(*slices, std::move(terms), Phase::kActivationGradients, "tensor entry");
+  });
+}
+
 std::vector<Tensor> enter_slices(const std::shared_ptr<const TensorSlices>& slices, const Tensor& x) {
-  std::vector<Tensor> entered;
-  for (int j = 0; j < slices->local(); ++j) entered.push_back(x.detach());
-  return autograd::record_all(
-      "tensor_entry", std::move(entered), {x}, [slices](autograd::Tensors& grads, const Needs&) {
-        std::vector<Tensor> terms(grads.begin(), grads.end());
-        if (terms.size() == 1) terms[0] = terms[0].clone();  // others may have it, too
-        return Gradients{sum_over_slices(*slices, std::move(terms), Phase::kActivationGradients, "tensor entry")};
+  if (!slices->cuts_sequence) return copies_for_slices(slices, x.contiguous());
+  const Tensor whole = gather_positions(*slices, x.detach(), Phase::kActivations, "tensor entry");
+  return aliases("tensor_entry", *slices, whole, x, [slices](std::vector<Tensor> terms) {
+    return scatter_over_slices(*slices, std::move(terms), Phase::kActivationGradients, "tensor entry");
+  });
+}
+
+namespace {
+
+// Every term has the sum's gradient.
+Tensor sum_of_terms(const std::shared_ptr<const TensorSlices>& slices, const std::vector<Tensor>& terms) {
+  std::vector<Tensor> detached;
+  for (const Tensor& term : terms) detached.push_back(term.detach());
+  const char* const name = "tensor exit";
+  const Tensor sum = slices->cuts_sequence
+                         ? scatter_over_slices(*slices, std::move(detached), Phase::kActivations, name)
+                         : sum_over_slices(*slices, std::move(detached), Phase::kActivations, name);
+  return autograd::record(
+      "tensor_exit", sum, terms, [slices, count = terms.size(), name](const Tensor& grad, const Needs&) {
+        const Tensor whole =
+            slices->cuts_sequence ? gather_positions(*slices, grad, Phase::kActivationGradients, name) : grad;
+        Gradients out;
+        for (std::size_t j = 0; j < count; ++j) out.push_back(whole);
+        return out;
       });
 }
 
-TensorRegion::TensorRegion(const std::shared_ptr<const TensorSlices>& slices) : slices_(slices) {
+// Piece `j` of this rank's positions, as rows.
+Tensor rows_of_piece(const TensorSlices& slices, const Tensor& x, int j) {
+  const std::int64_t each = x.size(-2) / slices.local();
+  return x.narrow(-2, j * each, each).reshape({-1, x.size(-1)});
+}
+
+// The gradient of the bias is the sum over pieces of the sums over their rows.
+Tensor with_bias(const std::shared_ptr<const TensorSlices>& slices, const Tensor& y, const Tensor& bias) {
+  if (!slices->cuts_sequence) return y + bias.to(y.dtype());
+  Tensor sum;
+  {
+    const NoGradGuard no_grad;
+    sum = y.detach() + bias.detach().to(y.dtype());
+  }
+  return autograd::record("piece_bias", sum, {y, bias}, [slices](const Tensor& grad, const Needs& needs) {
+    if (!needs[1]) return Gradients{grad, Tensor()};
+    std::vector<Tensor> terms;
+    for (int j = 0; j < slices->local(); ++j) terms.push_back(widened(rows_of_piece(*slices, grad, j)).sum({0}));
+    return Gradients{grad, sum_over_slices(*slices, std::move(terms), Phase::kActivationGradients, "bias")};
+  });
+}
+
+// Of all ranks, for what is computed alike on all of them: each has the gradient of its own positions.
+Tensor all_positions(const std::shared_ptr<const TensorSlices>& slices, const Tensor& own) {
+  const Tensor all = gather_positions(*slices, own.detach(), Phase::kActivations, "result");
+  return autograd::record("gather_positions", all, {own},
+                          [slices, time = own.size(-2)](const Tensor& grad, const Needs&) {
+                            return Gradients{grad.narrow(-2, slices->rank() * time, time).contiguous()};
+                          });
+}
+
+}  // namespace
+
+Tensor leave_slices(const std::shared_ptr<const TensorSlices>& slices, const std::vector<Tensor>& terms,
+                    const Tensor& bias) {
+  const Tensor sum = sum_of_terms(slices, terms);
+  return bias.defined() ? with_bias(slices, sum, bias) : sum;
+}
+
+TensorRegion::TensorRegion(const std::shared_ptr<const TensorSlices>& slices) : slices_(slices), outer_(current()) {
   ranks = slices->ranks();
   rank = slices->rank();
+  if (const random::SliceContext* const around = random::slice_context()) positions = around->positions;
+}
+
+void require_positions(const Tensor& x, std::int64_t positions) {
+  LOCKSTEP_CHECK(
+      positions > 0,
+      "no layer has divided the sequence yet: with .sequence_parallel a model begins with an Embedding that is "
+      "VocabParallel or SequenceParallel");
+  LOCKSTEP_CHECK(x.dim() >= 2 && x.size(-2) == positions,
+                 "x is {}, expected (..., {}, columns): with .sequence_parallel, the positions of this rank",
+                 describe(x), positions);
+}
+
+// Recomputation has the positions of forward already.
+void begin_pieces(const TensorSlices& slices, std::int64_t time) {
+  LOCKSTEP_CHECK(time % slices.count == 0, "{} positions cannot be cut into {} pieces; use sequences of {} positions",
+                 time, slices.count, (time / slices.count + 1) * slices.count);
+  for (TensorRegion* region = TensorRegion::current(); region; region = region->outer_)
+    region->positions = time / slices.ranks();
 }
 
 TensorRegion* TensorRegion::current() { return dynamic_cast<TensorRegion*>(random::slice_context()); }
@@ -31,7 +133,8 @@ const std::vector<Tensor>& TensorRegion::enter(const Tensor& x) {
   for (const auto& [input, entered] : entries_) {
     if (&input.impl() == &x.impl()) return entered;
   }
-  return entries_.emplace_back(x, enter_slices(slices_, x.contiguous())).second;
+  if (slices_->cuts_sequence) require_positions(x, positions);
+  return entries_.emplace_back(x, enter_slices(slices_, x)).second;
 }
 
 void TensorRegion::open(const std::string& layer, std::int64_t own_columns, std::int64_t parts) {
@@ -42,21 +145,24 @@ void TensorRegion::open(const std::string& layer, std::int64_t own_columns, std:
 Tensor RegionRunner::run(const std::vector<Tensor>& inputs, Forward forward) const {
   TensorRegion region(slices_);
   const random::SliceContextGuard guard(&region);
+  Tensor y;
   try {
-    Tensor y = forward(inputs);
-    LOCKSTEP_CHECK(!region.is_open(),
-                   "parallelize: {} is ColwiseParallel, and no RowwiseParallel layer of the same module has taken its "
-                   "columns; name one, or set .gather_output",
-                   region.opened_by);
-    return y;
+    y = forward(inputs);
   } catch (InvalidArgument& error) {
-    if (!region.is_open() || slices_->ranks() == 1) throw;
-    error.add_hint(fmt::format(
-        "after {}, activations have this rank's {} columns; take sizes that a slice changes from the tensor, for "
-        "example reshape({{t.size(0), t.size(1), -1, head_dim}})",
-        region.opened_by, region.columns.back().run * region.columns.back().parts));
+    const bool has_said_so = std::string_view(error.what()).find("of this rank") != std::string_view::npos;
+    if (region.is_open() && slices_->ranks() > 1 && !has_said_so)
+      error.add_hint(fmt::format(
+          "after {}, activations have this rank's {} columns; take sizes that a slice changes from the tensor, for "
+          "example reshape({{t.size(0), t.size(1), -1, head_dim}})",
+          region.opened_by, region.columns.back().run * region.columns.back().parts));
     throw;
   }
+  LOCKSTEP_CHECK(!region.is_open(),
+                 "parallelize: {} is ColwiseParallel, and no RowwiseParallel layer of the same module has taken its "
+                 "columns; name one, or set .gather_output",
+                 region.opened_by);
+  const bool is_cut = slices_->cuts_sequence && slices_->ranks() > 1 && y.dim() >= 2 && y.size(-2) == region.positions;
+  return is_model_ && is_cut ? all_positions(slices_, y) : y;
 }
 
 }  // namespace lockstep::parallel

@@ -12,8 +12,17 @@
 
 namespace lockstep::parallel {
 
-// x for each of this rank's slices; their gradients are summed over all slices. `x` is the same on all ranks.
+// x for each of this rank's slices; their gradients are summed over all slices. `x` is the same on all ranks. The graph
+// owns `kept`.
+std::vector<Tensor> copies_for_slices(const std::shared_ptr<const TensorSlices>& slices, const Tensor& x,
+                                      const std::shared_ptr<const void>& kept = nullptr);
+// The same at the beginning of a region: with sequence parallelism x has this rank's positions, and the results those of
+// all ranks.
 std::vector<Tensor> enter_slices(const std::shared_ptr<const TensorSlices>& slices, const Tensor& x);
+// The sum of one term for each slice, at the end of a region: with sequence parallelism this rank's positions of it. Then
+// `bias`, unless it is undefined, is added once.
+Tensor leave_slices(const std::shared_ptr<const TensorSlices>& slices, const std::vector<Tensor>& terms,
+                    const Tensor& bias);
 
 // One call of a module with layers that are cut.
 class TensorRegion final : public random::SliceContext {
@@ -30,19 +39,29 @@ class TensorRegion final : public random::SliceContext {
 
  private:
   std::shared_ptr<const TensorSlices> slices_;
+  TensorRegion* outer_;  // of a module around this one
+  friend void begin_pieces(const TensorSlices& slices, std::int64_t time);
   std::vector<std::pair<Tensor, std::vector<Tensor>>> entries_;
 };
 
-// Runs a module with layers that are cut inside a region of its own.
+// With sequence parallelism: from now on, activations have this rank's positions of `time`. Throws InvalidArgument if these
+// cannot be cut into pieces.
+void begin_pieces(const TensorSlices& slices, std::int64_t time);
+
+// Throws InvalidArgument unless x has so many.
+void require_positions(const Tensor& x, std::int64_t positions);
+
+// Runs a module with layers that are cut inside a region of its own. The result of the whole model has all positions.
 class RegionRunner final : public SharedRunner {
  public:
-  explicit RegionRunner(std::shared_ptr<const TensorSlices> slices)
-      : SharedRunner(Part::kModel, slices->group), slices_(std::move(slices)) {}
+  RegionRunner(std::shared_ptr<const TensorSlices> slices, bool is_model)
+      : SharedRunner(Part::kModel, slices->group, slices->mesh), slices_(std::move(slices)), is_model_(is_model) {}
   Tensor run(const std::vector<Tensor>& inputs, Forward forward) const override;
   const std::shared_ptr<const TensorSlices>& slices() const { return slices_; }
 
  private:
   std::shared_ptr<const TensorSlices> slices_;
+  bool is_model_;
 };
 
 }  // namespace lockstep::parallel

@@ -60,15 +60,55 @@ Tensor elements_at(const Tensor& whole, const Cut& cut, std::int64_t index, std:
 
 }  // namespace
 
-Tensor sum_over_slices(const TensorSlices& slices, std::vector<Tensor> terms, Phase phase, std::string_view name) {
-  const NoGradGuard no_grad;
+namespace {
+
+// The sum of this rank's terms, contiguous, in f32 for f16 and bf16.
+Tensor sum_of_own(std::vector<Tensor> terms) {
   Tensor like;
   for (const Tensor& term : terms) like = like.defined() ? like : term;
   for (Tensor& term : terms) term = widened(term.defined() ? term : zeros_like(like));
   for (bool is_fresh = false; terms.size() > 1; is_fresh = true) terms = sums_of_pairs(std::move(terms), is_fresh);
-  Tensor sum = terms[0].contiguous();
+  return terms[0].contiguous();
+}
+
+DType dtype_of(const std::vector<Tensor>& terms) {
+  const auto defined = std::ranges::find_if(terms, [](const Tensor& term) { return term.defined(); });
+  return defined->dtype();
+}
+
+}  // namespace
+
+Tensor sum_over_slices(const TensorSlices& slices, std::vector<Tensor> terms, Phase phase, std::string_view name) {
+  const NoGradGuard no_grad;
+  const DType dtype = dtype_of(terms);
+  const Tensor sum = sum_of_own(std::move(terms));
   if (slices.ranks() > 1) slices.group->all_reduce(sum, ReduceOp::kSum, {.phase = phase, .name = name})->wait();
-  return raw::to(sum, like.dtype());
+  return raw::to(sum, dtype);
+}
+
+Tensor scatter_over_slices(const TensorSlices& slices, std::vector<Tensor> terms, Phase phase, std::string_view name) {
+  const NoGradGuard no_grad;
+  const DType dtype = dtype_of(terms);
+  const Tensor sum = sum_of_own(std::move(terms));
+  if (slices.ranks() == 1) return raw::to(sum, dtype);
+  Shape shape = sum.shape();
+  const auto time = static_cast<std::size_t>(sum.dim() - 2);
+  shape[time] /= slices.ranks();
+  Shape parts = shape;
+  parts.insert(sum.dim() - 2, slices.ranks());
+  const Tensor own = raw::empty(shape, sum.options());
+  slices.group
+      ->reduce_scatter(own, movedim(sum.reshape(parts), {sum.dim() - 2}, {0}).contiguous(), ReduceOp::kSum,
+                       {.phase = phase, .name = name})
+      ->wait();
+  return raw::to(own, dtype);
+}
+
+Tensor gather_positions(const TensorSlices& slices, const Tensor& own, Phase phase, std::string_view name) {
+  const NoGradGuard no_grad;
+  if (slices.ranks() == 1) return own.contiguous();
+  const Tensor all = of_all_ranks(*slices.group, own.contiguous(), phase, name);  // (ranks, ..., time / ranks, width)
+  return movedim(all, {0}, {own.dim() - 2}).flatten(own.dim() - 2, own.dim() - 1).contiguous();
 }
 
 Tensor gather_columns(const TensorSlices& slices, const Tensor& own, std::string_view name) {

@@ -16,6 +16,10 @@ namespace lockstep::parallel {
 struct TensorSlices {
   std::shared_ptr<ProcessGroup> group;  // null: this process alone
   int count = 1;
+  // Sequence parallelism: outside of the regions, a rank has the positions of as many pieces of the sequence, which is
+  // dimension -2, as it has slices.
+  bool cuts_sequence = false;
+  std::shared_ptr<ProcessGroup> mesh = nullptr;  // all ranks of the mesh of which `group` is an axis
 
   int ranks() const { return group ? group->size() : 1; }
   int rank() const { return group ? group->rank() : 0; }
@@ -26,6 +30,11 @@ struct TensorSlices {
 // The sum of one term for each slice, this rank's in `terms`, in canonical order: pairs of neighbours, then pairs of
 // pairs. In f32 for f16 and bf16, and rounded once. May write to terms[0]. Undefined terms count as 0.
 Tensor sum_over_slices(const TensorSlices& slices, std::vector<Tensor> terms, Phase phase, std::string_view name);
+
+// The same with the sum's positions of this rank, (..., time, width) to (..., time / ranks, width).
+Tensor scatter_over_slices(const TensorSlices& slices, std::vector<Tensor> terms, Phase phase, std::string_view name);
+// The positions of all ranks, contiguous.
+Tensor gather_positions(const TensorSlices& slices, const Tensor& own, Phase phase, std::string_view name);
 
 // The columns of all ranks, (..., columns of a rank) to (..., columns of all).
 Tensor gather_columns(const TensorSlices& slices, const Tensor& own, std::string_view name);

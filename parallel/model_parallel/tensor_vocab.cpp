@@ -23,21 +23,31 @@ void check_indices(const Tensor& flat, std::int64_t rows, std::int64_t dim) {
   LOCKSTEP_CHECK(wrong >= 0 && wrong < rows, "Embedding({}, {}): index {} is outside [0, {})", rows, dim, wrong, rows);
 }
 
-// One row for each position: those that this rank has, where they belong, summed with those of the other ranks.
+// One row for each position: those that this rank has, where they belong, summed with those of the other ranks. `shape` is
+// that of all positions.
 Tensor placed_rows(const std::shared_ptr<const TensorSlices>& slices, const std::vector<Tensor>& rows,
-                   const std::vector<Tensor>& positions, std::int64_t count) {
-  Tensor all;
-  {
-    const NoGradGuard no_grad;
-    all = raw::full({count, rows[0].size(1)}, -0.0, rows[0].options());
-    for (std::size_t j = 0; j < rows.size(); ++j) all.index_put_({positions[j]}, rows[j].detach());
-    all = sum_over_slices(*slices, {all}, Phase::kActivations, "embedding");
-  }
-  return autograd::record("vocab_rows", all, rows, [positions](const Tensor& grad, const Needs&) {
-    Gradients out;
-    for (const Tensor& each : positions) out.push_back(index_select(grad, 0, each));
-    return out;
-  });
+                   const std::vector<Tensor>& positions, const Shape& shape) {
+  const NoGradGuard no_grad;
+  const std::int64_t width = rows[0].size(1);
+  const Tensor own = raw::full({width > 0 ? shape.numel() / width : 0, width}, -0.0, rows[0].options());
+  for (std::size_t j = 0; j < rows.size(); ++j) own.index_put_({positions[j]}, rows[j].detach());
+  const Tensor terms = own.reshape(shape);
+  return slices->cuts_sequence ? scatter_over_slices(*slices, {terms}, Phase::kActivations, "embedding")
+                               : sum_over_slices(*slices, {terms}, Phase::kActivations, "embedding");
+}
+
+Tensor with_rows(const std::shared_ptr<const TensorSlices>& slices, const std::vector<Tensor>& rows,
+                 const std::vector<Tensor>& positions, const Shape& shape) {
+  return autograd::record("vocab_rows", placed_rows(slices, rows, positions, shape), rows,
+                          [slices, positions](const Tensor& grad, const Needs&) {
+                            Tensor all = grad;
+                            if (slices->cuts_sequence)
+                              all = gather_positions(*slices, grad, Phase::kActivationGradients, "embedding");
+                            Gradients out;
+                            for (const Tensor& each : positions)
+                              out.push_back(index_select(all.reshape({-1, all.size(-1)}), 0, each));
+                            return out;
+                          });
 }
 
 }  // namespace
@@ -45,8 +55,8 @@ Tensor placed_rows(const std::shared_ptr<const TensorSlices>& slices, const std:
 VocabEmbeddingRunner::VocabEmbeddingRunner(std::shared_ptr<const TensorSlices> slices,
                                            std::vector<nn::Parameter> weights, std::int64_t rows,
                                            std::optional<std::int64_t> padding_idx)
-    : SharedRunner(Part::kModel, slices->group), slices_(std::move(slices)), weights_(std::move(weights)), rows_(rows),
-      padding_idx_(padding_idx) {}
+    : SharedRunner(Part::kModel, slices->group, slices->mesh), slices_(std::move(slices)), weights_(std::move(weights)),
+      rows_(rows), padding_idx_(padding_idx) {}
 
 Tensor VocabEmbeddingRunner::run(const std::vector<Tensor>& inputs, Forward /*forward*/) const {
   LOCKSTEP_CHECK(inputs.size() == 1, "VocabParallel: called with {} inputs, expected 1", inputs.size());
@@ -67,12 +77,13 @@ Tensor VocabEmbeddingRunner::run(const std::vector<Tensor>& inputs, Forward /*fo
   }
   Shape shape = index.shape();
   shape.push_back(weights_[0]->size(1));
-  return placed_rows(slices_, rows, positions, flat.numel()).reshape(shape);
+  if (slices_->cuts_sequence) begin_pieces(*slices_, index.dim() > 0 ? index.size(-1) : 1);
+  return with_rows(slices_, rows, positions, shape);
 }
 
 VocabLinearRunner::VocabLinearRunner(std::shared_ptr<const TensorSlices> slices, std::vector<nn::Parameter> weights,
                                      std::vector<nn::Parameter> biases, std::int64_t vocabulary, bool gathers)
-    : SharedRunner(Part::kModel, slices->group), slices_(std::move(slices)), weights_(std::move(weights)),
+    : SharedRunner(Part::kModel, slices->group, slices->mesh), slices_(std::move(slices)), weights_(std::move(weights)),
       biases_(std::move(biases)), vocabulary_(vocabulary), gathers_(gathers) {}
 
 namespace {
@@ -125,7 +136,7 @@ Tensor VocabLinearRunner::run(const std::vector<Tensor>& inputs, Forward /*forwa
   LOCKSTEP_CHECK(x.dim() >= 1 && x.size(-1) == weights_[0]->size(1), "linear: x is {}, expected {} columns",
                  describe(x), weights_[0]->size(1));
   TensorRegion* const region = TensorRegion::current();
-  const std::vector<Tensor> entered = region ? region->enter(x) : enter_slices(slices_, x.contiguous());
+  const std::vector<Tensor> entered = region ? region->enter(x) : enter_slices(slices_, x);
   std::vector<Tensor> logits;
   for (std::size_t j = 0; j < weights_.size(); ++j)
     logits.push_back(linear(entered[j], weights_[j], biases_.empty() ? Tensor() : biases_[j].tensor()));

@@ -12,6 +12,7 @@
 namespace lockstep::parallel {
 
 class FormationWatch;
+class Liveness;
 
 /// The part of InitOptions (process_group.h) that controls the rendezvous.
 struct RendezvousOptions {
@@ -33,6 +34,7 @@ struct Rendezvous {
   std::string address = "127.0.0.1";                ///< of this host, on the network to the other ranks
   std::vector<int> members = {};                    ///< after a split: the ranks' numbers in the original group
   std::shared_ptr<FormationWatch> watch = nullptr;  ///< until the group is complete; null without a store
+  std::shared_ptr<Liveness> liveness = nullptr;     ///< after a split: shared with the original group
 
   /// The number of rank r in the original group.
   int global_rank(int r) const { return members.empty() ? r : members[static_cast<std::size_t>(r)]; }

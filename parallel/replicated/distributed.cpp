@@ -130,8 +130,10 @@ void DistributedDataParallel::State::reduced() {
 
 void DistributedDataParallel::State::end_step() {
   // Joined ranks have not taken the optimizer's steps.
-  if (options.check_every > 0 && schedule.buckets().totals().steps % options.check_every == 0 && last.joined == 0)
-    check_same_values(mode, module, *group, options.sync_buffers), check_same_whole_values(mode, module);
+  if (options.check_every == 0 || schedule.buckets().totals().steps % options.check_every != 0 || last.joined > 0)
+    return;
+  check_same_values(mode, module, *group, options.sync_buffers);
+  check_same_whole_values(mode, module);
 }
 
 void DistributedDataParallel::State::check_join(const JoinOptions&) const {

@@ -98,8 +98,8 @@ class ShardedDataParallel : public TrainingStep<ShardedDataParallel> {
   /// this.
   double clip_grad_norm_(double max_norm);
 
-  /// Gathers all parameters, calls `body`, and releases the parameters. `body` must not change them. All ranks must
-  /// call this; `body` may differ between ranks. An exception of `body` is rethrown. Calls may be nested.
+  /// Gathers all parameters, calls `body`, and releases the parameters; slices of tensor parallelism become whole
+  /// parameters meanwhile, as in the other modes. `body` must not change them. All ranks of the model must call this; `body` may differ between ranks. An exception of `body` is rethrown. Calls may be nested.
   void gathered(FunctionRef<void()> body);
 
   /// DistributedDataParallel::join. `options.shadow_step` is required, and must do what `body` does with the gradients of

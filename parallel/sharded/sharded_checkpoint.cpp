@@ -6,38 +6,33 @@
 
 namespace lockstep::parallel {
 
-// Every rank saves its own elements; rank 0 saves the buffers.
-std::vector<StatePart> ShardedDataParallel::State::parts() const {
+// Every rank saves its own elements; rank 0 saves the buffers. Of the ranks that share a model's slices, one saves the
+// tensors that are not slices.
+std::vector<StatePart> ShardedDataParallel::State::parts(const StateRanks& ranks) const {
   std::vector<StatePart> parts;
-  for (const auto& [name, tensor] : module.state_dict()) {
-    const Storage* const storage = tensor.impl().storage.get();
+  for (const nn::ListedTensor& each : nn::listed_tensors(module)) {
+    const Storage* const storage = each.tensor.impl().storage.get();
     const bool is_parameter =
         std::ranges::any_of(units, [&](const UnitParameters& unit) { return unit.owns(*storage); });
-    parts.push_back(is_parameter ? part_of(name, tensor)
-                                 : StatePart{.name = name,
-                                             .part = tensor,
-                                             .shape = tensor.shape(),
-                                             .place = TensorPart::whole(tensor.shape()),
-                                             .is_saved = group->rank() == 0});
+    parts.push_back(is_parameter ? piece_in_state(each, each.slice || ranks.saves_whole)
+                                 : part_of(each, each.tensor, TensorPart::whole(each.tensor.shape()),
+                                           ranks.saves_whole && group->rank() == 0));
   }
   return parts;
 }
 
-// `parameter` is known by its storage and offset: the module's state dict names a tied parameter several times.
-StatePart ShardedDataParallel::State::part_of(const std::string& name, const Tensor& parameter) const {
-  const TensorImpl& impl = parameter.impl();
+// The parameter is known by its storage and offset: the module lists a tied one several times.
+StatePart ShardedDataParallel::State::piece_in_state(const nn::ListedTensor& parameter, bool is_saved) const {
+  const TensorImpl& impl = parameter.tensor.impl();
   for (const UnitParameters& unit : units) {
     for (const FlatParameters& flat : unit.flats()) {
       if (flat.storage != impl.storage) continue;
       const std::int64_t offset = impl.offset / static_cast<std::int64_t>(item_size(impl.dtype));
       const TensorPart place = part_in_shard(impl.shape, offset, flat.shard.numel(), group->rank());
-      return {.name = name,
-              .part = elements_in_shard(flat.master, offset, place, group->rank()),
-              .shape = impl.shape,
-              .place = place};
+      return part_of(parameter, elements_in_shard(flat.master, offset, place, group->rank()), place, is_saved);
     }
   }
-  throw Error(fmt::format("checkpoint: parameter {} is in no unit", name));
+  throw Error(fmt::format("checkpoint: parameter {} is in no unit", parameter.name));
 }
 
 void ShardedDataParallel::State::after_load() {
@@ -53,9 +48,10 @@ void ShardedDataParallel::State::after_load() {
 std::shared_ptr<ModelState> ShardedDataParallel::model_state() {
   class ShardedState final : public ModelState {
    public:
-    explicit ShardedState(ShardedDataParallel& run, ShardedDataParallel::State& state) : run_(run), state_(state) {}
-    ProcessGroup* group() const override { return state_.group.get(); }
-    std::vector<StatePart> parts() const override { return state_.parts(); }
+    explicit ShardedState(ShardedDataParallel& run, ShardedDataParallel::State& state)
+        : run_(run), state_(state), ranks_(state_ranks(state.module, state.group)) {}
+    ProcessGroup* group() const override { return ranks_.group.get(); }
+    std::vector<StatePart> parts() const override { return state_.parts(ranks_); }
     optim::NamedParameters parameters() const override {
       optim::NamedParameters named;
       for (const ShardedParameter& each : run_.named_parameters()) named.emplace_back(each.name, each.parameter);
@@ -66,6 +62,7 @@ std::shared_ptr<ModelState> ShardedDataParallel::model_state() {
    private:
     ShardedDataParallel& run_;
     ShardedDataParallel::State& state_;
+    StateRanks ranks_;
   };
   return std::make_shared<ShardedState>(*this, *state_);
 }

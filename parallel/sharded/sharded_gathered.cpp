@@ -12,12 +12,12 @@ void ShardedDataParallel::State::gathered(FunctionRef<void()> body) {
   LOCKSTEP_CHECK(!joining, "ShardedDataParallel: gathered inside join, in which ranks that have joined take no part");
   LOCKSTEP_CHECK(!gathers->is_running(),
                  "ShardedDataParallel: gathered inside a step, or before the backward of operator()'s result");
-  if (gathers->has_all()) return body();
+  if (gathers->has_all()) return with_whole_parameters(module, body);
   const Finally hide([this] { gathers->end_all(); });
   gather_all();
   const std::vector<Tensor> kept = copy_values();
   try {
-    body();
+    with_whole_parameters(module, body);
   } catch (...) {
     undo_changes(kept);
     throw;

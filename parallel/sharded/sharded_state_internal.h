@@ -82,8 +82,8 @@ struct ShardedDataParallel::State final : DistributedTraining {
   std::int64_t set_bytes() const;
 
   // --- sharded_checkpoint.cpp ---
-  std::vector<StatePart> parts() const;
-  StatePart part_of(const std::string& name, const Tensor& parameter) const;
+  std::vector<StatePart> parts(const StateRanks& ranks) const;
+  StatePart piece_in_state(const nn::ListedTensor& parameter, bool is_saved) const;
   void after_load();
 
   ShardedDataParallelOptions options;

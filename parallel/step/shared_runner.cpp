@@ -63,6 +63,14 @@ void require_model_ranks(const char* mode, const ProcessGroup& slices, const Pro
 
 }  // namespace
 
+std::shared_ptr<const SharedRunner> model_runner(nn::Module& module) {
+  std::shared_ptr<const SharedRunner> found;
+  for (const auto& runner : shared_runners(module)) {
+    if (runner->part == SharedRunner::Part::kModel && runner->group && !(found && found->mesh)) found = runner;
+  }
+  return found;
+}
+
 std::vector<ProcessGroup*> runner_groups(nn::Module& module) { return groups_of(module, nullptr); }
 std::vector<ProcessGroup*> runner_groups(nn::Module& module, SharedRunner::Part part) {
   return groups_of(module, &part);

@@ -16,10 +16,12 @@ class SharedRunner : public nn::ModuleRunner {
  public:
   enum class Part : std::uint8_t { kSequence, kModel };  // of which each rank has a part
   // A null group stands for this process alone.
-  SharedRunner(Part part, std::shared_ptr<ProcessGroup> group) : part(part), group(std::move(group)) {}
+  SharedRunner(Part part, std::shared_ptr<ProcessGroup> group, std::shared_ptr<ProcessGroup> mesh = nullptr)
+      : part(part), group(std::move(group)), mesh(std::move(mesh)) {}
 
   const Part part;
   const std::shared_ptr<ProcessGroup> group;
+  const std::shared_ptr<ProcessGroup> mesh;    // all ranks of the mesh of which `group` is an axis; null: not known
   std::int64_t runs() const { return runs_; }  // so far
 
  protected:
@@ -31,6 +33,8 @@ class SharedRunner : public nn::ModuleRunner {
 
 // The runners of `module` and all below it.
 std::vector<std::shared_ptr<const SharedRunner>> shared_runners(nn::Module& module);
+// One by which several ranks share the model, with a known mesh if there is one; null: none.
+std::shared_ptr<const SharedRunner> model_runner(nn::Module& module);
 // Their groups, each once.
 std::vector<ProcessGroup*> runner_groups(nn::Module& module);
 std::vector<ProcessGroup*> runner_groups(nn::Module& module, SharedRunner::Part part);

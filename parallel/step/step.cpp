@@ -5,33 +5,31 @@
 namespace lockstep::parallel {
 namespace {
 
-// A module of which every rank has the whole state. Rank 0 saves it.
+// A module of which every rank of the mode's group has the same state. The first one saves it.
 class ReplicatedState final : public ModelState {
  public:
-  ReplicatedState(nn::Module& module, std::shared_ptr<ProcessGroup> group)
-      : module_(module), group_(std::move(group)) {}
-  ProcessGroup* group() const override { return group_.get(); }
+  ReplicatedState(nn::Module& module, const std::shared_ptr<ProcessGroup>& group)
+      : module_(module), is_first_(!group || group->rank() == 0), ranks_(state_ranks(module, group)) {}
+  ProcessGroup* group() const override { return ranks_.group.get(); }
   std::vector<StatePart> parts() const override {
     std::vector<StatePart> parts;
-    for (const auto& [name, tensor] : module_.state_dict())
-      parts.push_back({.name = name,
-                       .part = tensor,
-                       .shape = tensor.shape(),
-                       .place = TensorPart::whole(tensor.shape()),
-                       .is_saved = !group_ || group_->rank() == 0});
+    for (const nn::ListedTensor& each : nn::listed_tensors(module_))
+      parts.push_back(part_of(each, each.tensor, TensorPart::whole(each.tensor.shape()),
+                              is_first_ && (each.slice || ranks_.saves_whole)));
     return parts;
   }
   optim::NamedParameters parameters() const override { return module_.named_parameters(); }
 
  private:
   nn::Module& module_;
-  std::shared_ptr<ProcessGroup> group_;
+  bool is_first_;
+  StateRanks ranks_;
 };
 
 }  // namespace
 
-std::shared_ptr<ModelState> replicated_state(nn::Module& module, std::shared_ptr<ProcessGroup> group) {
-  return std::make_shared<ReplicatedState>(module, std::move(group));
+std::shared_ptr<ModelState> replicated_state(nn::Module& module, const std::shared_ptr<ProcessGroup>& group) {
+  return std::make_shared<ReplicatedState>(module, group);
 }
 
 std::vector<ShardedParameter> whole_parameters(const nn::Module& module) {

@@ -66,9 +66,10 @@ class StepWatchers;
 class Recorder;
 class ModelState;
 /// For the modes that keep the whole model; not for users.
-std::shared_ptr<ModelState> replicated_state(nn::Module& module, std::shared_ptr<ProcessGroup> group);
+std::shared_ptr<ModelState> replicated_state(nn::Module& module, const std::shared_ptr<ProcessGroup>& group);
 std::vector<ShardedParameter> whole_parameters(const nn::Module& module);  ///< not for users
 double clip_gradients(nn::Module& module, double max_norm);                ///< not for users
+void with_whole_parameters(nn::Module& module, FunctionRef<void()> body);  ///< not for users
 
 /// What all modes offer, so that a training loop can be a template over the mode. A mode has its own form of what it
 /// does differently; the forms here are those of one process that keeps the whole model.
@@ -107,8 +108,10 @@ class TrainingStep {
   /// Scales the gradients so that their norm is at most `max_norm`, as nn::clip_grad_norm_. Returns the norm before.
   /// Of a model that tensor parallelism has cut, the norm is that of all slices, and all ranks must call it.
   double clip_grad_norm_(double max_norm) { return clip_gradients(self().module(), max_norm); }
-  /// Calls `body`, which may read all parameters.
-  void gathered(FunctionRef<void()> body) { body(); }
+  /// Calls `body`, which may read all parameters. A model that tensor parallelism has cut has whole parameters meanwhile,
+  /// under their plain names, and computes with these on every rank. `body` must not change them, and all ranks that share
+  /// the model must call this.
+  void gathered(FunctionRef<void()> body) { with_whole_parameters(self().module(), body); }
   /// While the guard exists, gradients accumulate without communication: here as ever.
   [[nodiscard]] NoSync no_sync() { return NoSync(); }
   /// Requests a stop, for example after Ctrl-C: stop_requested() becomes true.

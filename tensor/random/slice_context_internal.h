@@ -32,6 +32,8 @@ struct SliceContext {
   int ranks = 1, rank = 0;
   std::vector<Columns> columns;  // of the layers that have opened the region; empty: none is open
   std::string opened_by;         // the last of them
+  // Outside of the region, with sequence parallelism: this rank's positions, dimension -2 of activations. 0: all.
+  std::int64_t positions = 0;
 };
 
 // The calling thread's; null: nothing is cut.

@@ -30,7 +30,7 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 struct alignas(64) ControlHeader {
   std::atomic<std::uint32_t> events;                // the futex on which ranks sleep
   alignas(64) std::atomic<std::uint32_t> sleepers;  // number of sleeping ranks; none is woken if 0
-  alignas(64) std::atomic<std::uint64_t> poison;    // why the group failed: Poison and culprit + 1
+  alignas(64) std::atomic<std::uint64_t> poison;    // why the group failed: Poison and global rank of the culprit + 1
 };
 
 // A text that peers read once another value says that it is complete.
@@ -59,7 +59,8 @@ struct alignas(64) RankState {
   std::atomic<std::uint64_t> busy;         // 1 + the operation whose task the rank runs, or 0
   std::atomic<std::uint64_t> inline_done;  // small operations the rank has finished: their copies may be overwritten
   std::atomic<std::uint32_t> left;         // whether the rank has destroyed its group: Departure
-  // While the rank waits for others: 1 + one of them, and a count of its liveness checks.
+  // While the rank waits for others, in any group: 1 + the global rank of one of them, and a count of its liveness
+  // checks. Used only in the original group, by all groups that are split from it: see SharedLiveness.
   std::atomic<std::uint32_t> waits_for, looks;
   std::atomic<std::uint32_t> failed_steps;  // steps of the rank that an exception has ended
   alignas(64) SharedText failure;           // of this rank alone: for Poison::kFailed, and of its last failed step

@@ -39,7 +39,9 @@ SharedGroup::SharedGroup(const InitOptions& options, const Rendezvous& place, st
     : Backend(place), timeout_(options.timeout), watch_(place.watch), memory_(std::move(memory)),
       // With more ranks than cores a spinning rank would occupy the core that the awaited rank needs.
       spins_(place.size <= memory_->cores() ? Spin::kTurns : 0), control_segment_(std::move(control)),
-      control_(control_segment_->base, place.size) {
+      control_(control_segment_->base, place.size),
+      liveness_(place.liveness ? std::static_pointer_cast<SharedLiveness>(place.liveness)
+                               : std::make_shared<SharedLiveness>(control_segment_, control_, place.size)) {
   arena_ = memory_->arena();
   for (auto& counters : claimed_so_far_) counters.assign(static_cast<std::size_t>(size_), 0);
 }

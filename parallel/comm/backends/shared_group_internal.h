@@ -59,6 +59,21 @@ class Operation final : public GroupWork<SharedGroup, Operation> {
   bool agreed = false;                      // all ranks have arrived with the same fingerprint
 };
 
+// The liveness of all ranks of the original group, by global rank: a part of the control block of that group.
+class SharedLiveness final : public Liveness {
+ public:
+  SharedLiveness(std::shared_ptr<Segment> segment, const Control& control, int size)
+      : size(size), segment_(std::move(segment)), control_(control) {}
+  std::atomic<std::uint32_t>& waits_for(int global_rank) const { return control_.rank(global_rank).waits_for; }
+  std::atomic<std::uint32_t>& looks(int global_rank) const { return control_.rank(global_rank).looks; }
+
+  const int size;
+
+ private:
+  std::shared_ptr<Segment> segment_;
+  Control control_;
+};
+
 class SharedGroup final : public Backend {
  public:
   SharedGroup(const InitOptions& options, const Rendezvous& place, std::unique_ptr<SharedMemory> memory,
@@ -68,6 +83,7 @@ class SharedGroup final : public Backend {
   Ref<Storage> allocate(const Call& call, std::size_t bytes, Device device) override;
   std::shared_ptr<Work> start(Call call) override;
   void* address_in(int rank, const void* own, std::size_t bytes) const override;
+  std::shared_ptr<Liveness> liveness() const override { return liveness_; }
   void release_staging() override;
   void fail_group(const std::string& why) override;
   bool has_failed() override { return static_cast<bool>(failure_); }
@@ -110,14 +126,15 @@ class SharedGroup final : public Backend {
   bool claim(const Operation& op, int owner, std::uint64_t* task);
   void finish(Operation& op);
   void look_around(const Call& call, std::uint64_t sequence, Deadline* deadline);
-  [[noreturn]] void fail(Poison reason, int culprit, const std::string& message, bool timeout = false);
+  [[noreturn]] void fail(Poison reason, int culprit, const std::string& message);
+  [[noreturn]] void fail_late(int global_culprit, const std::string& message);
   Departure departure(int rank) const;
   bool gone(int rank);
   void fail_if_gone(const Call& call, int rank);
   void fail_if_poisoned(const Call& call);
   void fail_step(const Call& call, int rank);
   [[noreturn]] void fail_alone(const Call& call, const LocalFailure& error);
-  void report(Poison reason, int culprit);
+  void report(Poison reason, int global_culprit);
   std::string formation_failure();
   [[noreturn]] void fail_broken(const Call& call, const std::string& why);
   std::vector<int> find_silent(const Call& call, const std::vector<int>& late);
@@ -138,6 +155,7 @@ class SharedGroup final : public Backend {
   int spins_;
   std::shared_ptr<Segment> control_segment_;
   Control control_;
+  std::shared_ptr<SharedLiveness> liveness_;
   GroupFailure failure_;  // why the group is unusable
 
   Deadline::Clock::time_point departed_{};  // when this rank first saw that a rank it needs has left by an error
@@ -168,7 +186,7 @@ void SharedGroup::wait_until(Check is_done, Look look) {
     }
     if (!is_done()) look(deadline);
   }
-  control_.rank(rank_).waits_for.store(0, std::memory_order_relaxed);
+  liveness_->waits_for(global_rank(rank_)).store(0, std::memory_order_relaxed);
 }
 
 // --- copies and tasks of an operation (shared_tasks.cpp) ---

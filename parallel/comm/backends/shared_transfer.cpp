@@ -142,9 +142,8 @@ void SharedGroup::look_for(const Call& call, Deadline& deadline) {
   say_waits_for(peer);
   if (!deadline.passed()) return;
   const std::vector<int> silent = find_silent(call, {peer});
-  fail(Poison::kLate, silent.front(),
-       fmt::format("{}: {} did not answer within {} ms", call.describe(), text_of(silent.front()), timeout_.count()),
-       true);
+  fail_late(silent.front(), fmt::format("{}: {} did not answer within {} ms", call.describe(),
+                                        text_of_global(silent.front()), timeout_.count()));
 }
 
 }  // namespace lockstep::parallel

@@ -216,15 +216,16 @@ void SharedGroup::look_around(const Call& call, std::uint64_t sequence, Deadline
   const std::vector<int> silent = find_silent(call, late);
   if (std::ranges::any_of(late, [&](int r) { return has_arrived(r) && !is_busy(r); })) return;  // arrived meanwhile
   std::string text;
-  for (const int r : silent) {
+  for (const int global : silent) {
+    const int r = rank_of_global(global);
     const bool is_late = std::ranges::find(late, r) != late.end();
-    append_rank(text, text_of(r),
+    append_rank(text, text_of_global(global),
                 !is_late         ? "does not answer"
                 : has_arrived(r) ? "does not finish its part"
                                  : "has not arrived");
   }
-  fail(Poison::kLate, silent.empty() ? rank_ : silent.front(),
-       not_complete(call, timeout_, text.empty() ? "all ranks have arrived, and none works on it" : text), true);
+  fail_late(silent.empty() ? global_rank(rank_) : silent.front(),
+            not_complete(call, timeout_, text.empty() ? "all ranks have arrived, and none works on it" : text));
 }
 
 // The failure that the store holds while the group is made. The store knows the rank that ended or failed first, which
@@ -239,17 +240,20 @@ std::string SharedGroup::formation_failure() {
 }
 
 void SharedGroup::say_waits_for(int rank) {
-  RankState& own = control_.rank(rank_);
-  own.waits_for.store(static_cast<std::uint32_t>(rank + 1), std::memory_order_relaxed);
-  own.looks.fetch_add(1, std::memory_order_release);
+  const int own = global_rank(rank_);
+  liveness_->waits_for(own).store(static_cast<std::uint32_t>(global_rank(rank) + 1), std::memory_order_relaxed);
+  liveness_->looks(own).fetch_add(1, std::memory_order_release);
 }
 
 // Called after a timeout. Returns the `late` ranks that do not wait for others themselves, or, if all do, the rank at
-// the end of the chain. A waiting rank repeats its liveness check; a suspended or computing rank does not.
+// the end of the chain, as global ranks: the chain may lead out of this group. A rank that waits in any group repeats
+// its liveness check; a suspended or computing rank does not.
 std::vector<int> SharedGroup::find_silent(const Call& call, const std::vector<int>& late) {
+  std::vector<int> all_late;
+  for (const int r : late) all_late.push_back(global_rank(r));
   std::vector<std::uint32_t> looks;
-  const auto looks_of = [&](int r) { return control_.rank(r).looks.load(std::memory_order_acquire); };
-  for (int r = 0; r < size_; ++r) looks.push_back(looks_of(r));
+  const auto looks_of = [&](int global) { return liveness_->looks(global).load(std::memory_order_acquire); };
+  for (int global = 0; global < liveness_->size; ++global) looks.push_back(looks_of(global));
   for (Deadline patience(kUntilSuspect); !patience.passed();) {
     {
       Sleeper sleeper(control_.header());
@@ -258,17 +262,17 @@ std::vector<int> SharedGroup::find_silent(const Call& call, const std::vector<in
     fail_if_poisoned(call);  // another rank may have detected the failure
     if (!late.empty()) say_waits_for(late.front());
   }
-  const auto is_silent = [&](int r) { return looks_of(r) == looks[static_cast<std::size_t>(r)]; };
+  const auto is_silent = [&](int global) { return looks_of(global) == looks[static_cast<std::size_t>(global)]; };
   std::vector<int> silent;
-  std::ranges::copy_if(late, std::back_inserter(silent), is_silent);
-  if (!silent.empty() || late.empty()) return silent;
-  int last = late.front();
-  for (int step = 0; step < size_ && !is_silent(last); ++step) {
-    const auto next = static_cast<int>(control_.rank(last).waits_for.load(std::memory_order_acquire)) - 1;
-    if (next < 0 || next >= size_ || next == rank_) return late;
+  std::ranges::copy_if(all_late, std::back_inserter(silent), is_silent);
+  if (!silent.empty() || all_late.empty()) return silent;
+  int last = all_late.front();
+  for (int step = 0; step < liveness_->size && !is_silent(last); ++step) {
+    const auto next = static_cast<int>(liveness_->waits_for(last).load(std::memory_order_acquire)) - 1;
+    if (next < 0 || next >= liveness_->size || next == global_rank(rank_)) return all_late;
     last = next;
   }
-  return is_silent(last) ? std::vector<int>{last} : late;
+  return is_silent(last) ? std::vector<int>{last} : all_late;
 }
 
 Departure SharedGroup::departure(int rank) const {
@@ -311,14 +315,14 @@ void SharedGroup::fail_if_poisoned(const Call& call) {
 
 // Fails because an exception has ended a step of `rank`, but not that of all ranks.
 void SharedGroup::fail_step(const Call& call, int rank) {
-  report(Poison::kFailed, rank);
+  report(Poison::kFailed, global_rank(rank));
   fail_if_poisoned(call);
 }
 
 void SharedGroup::fail_group(const std::string& why) {
   if (failure_) return;
   control_.rank(rank_).failure.set(why);
-  report(Poison::kFailed, rank_);
+  report(Poison::kFailed, global_rank(rank_));
   abandon(GroupFailure(lockstep::parallel::poison_text(Poison::kFailed, text_of(rank_), why)));
 }
 
@@ -345,24 +349,31 @@ void SharedGroup::fail_broken(const Call& call, const std::string& why) {
 }
 
 // Reports the failure to all ranks, makes the group unusable here, and throws.
-void SharedGroup::fail(Poison reason, int culprit, const std::string& message, bool timeout) {
-  report(reason, culprit);
-  give_up(GroupFailure(message, timeout));
+void SharedGroup::fail(Poison reason, int culprit, const std::string& message) {
+  report(reason, global_rank(culprit));
+  give_up(GroupFailure(message));
+}
+
+// The same after a timeout. The culprit may be a rank of another group.
+void SharedGroup::fail_late(int global_culprit, const std::string& message) {
+  report(Poison::kLate, global_culprit);
+  give_up(GroupFailure(message, /*late=*/true));
 }
 
 // Reports a failure of this rank alone, which the other ranks cannot detect, makes the group unusable here, and throws.
 void SharedGroup::fail_alone(const Call& call, const LocalFailure& error) {
   control_.rank(rank_).failure.set(error.what());
-  report(Poison::kFailed, rank_);
+  report(Poison::kFailed, global_rank(rank_));
   const std::string text = fmt::format("{}: {}", call.describe(), error.what());
   abandon(GroupFailure(text));
   throw DeviceError(text);
 }
 
 // The first report of any rank counts.
-void SharedGroup::report(Poison reason, int culprit) {
+void SharedGroup::report(Poison reason, int global_culprit) {
   std::uint64_t none = 0;
-  const std::uint64_t poison = static_cast<std::uint64_t>(reason) << 32 | static_cast<std::uint64_t>(culprit + 1);
+  const std::uint64_t poison =
+      static_cast<std::uint64_t>(reason) << 32 | static_cast<std::uint64_t>(global_culprit + 1);
   control_.header().poison.compare_exchange_strong(none, poison, std::memory_order_seq_cst);
   wake_sleepers(control_.header());
 }
@@ -383,12 +394,14 @@ void SharedGroup::abandon(GroupFailure failure) {
 
 std::string SharedGroup::poison_text(std::uint64_t poison) {
   const auto culprit = static_cast<int>((poison & 0xffffffff) - 1);
-  if (culprit < 0 || culprit >= size_) return "the group has failed";
+  if (culprit < 0 || culprit >= liveness_->size) return "the group has failed";
   const auto reason = static_cast<Poison>(poison >> 32);
-  const std::string what = reason == Poison::kLost     ? memory_->lost(culprit)
-                           : reason == Poison::kFailed ? control_.rank(culprit).failure.get()
+  const int r = rank_of_global(culprit);
+  const std::string what = r < 0                       ? ""
+                           : reason == Poison::kLost   ? memory_->lost(r)
+                           : reason == Poison::kFailed ? control_.rank(r).failure.get()
                                                        : "";
-  return lockstep::parallel::poison_text(reason, text_of(culprit), what);
+  return lockstep::parallel::poison_text(reason, text_of_global(culprit), what);
 }
 
 }  // namespace lockstep::parallel

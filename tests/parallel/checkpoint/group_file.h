@@ -46,7 +46,8 @@ inline ls::StateDict whole_tensors() {
   return dict;
 }
 
-// The pieces of rank `rank`: every tensor is cut at pseudorandom places, also at its ends.
+// The pieces of rank `rank`: every tensor is cut at pseudorandom places, also at its ends. Odd ranks have two pieces of
+// some tensors, the second one first.
 inline std::vector<Piece> cut(const ls::StateDict& dict, int rank, int size) {
   std::mt19937 random(5);
   std::vector<Piece> pieces;
@@ -56,8 +57,14 @@ inline std::vector<Piece> cut(const ls::StateDict& dict, int rank, int size) {
       cuts.push_back(static_cast<std::int64_t>(random() % (static_cast<std::uint32_t>(tensor.numel()) + 1)));
     std::sort(cuts.begin(), cuts.end());
     const std::int64_t first = cuts[static_cast<std::size_t>(rank)], end = cuts[static_cast<std::size_t>(rank) + 1];
-    pieces.push_back({name, tensor.reshape({tensor.numel()}).slice(0, first, end), tensor.shape(),
-                      ls::TensorPart::whole(tensor.shape()).narrow(first, end - first)});
+    const auto add = [&, tensor = tensor, name = name](std::int64_t from, std::int64_t to) {
+      pieces.push_back({name, tensor.reshape({tensor.numel()}).slice(0, from, to), tensor.shape(),
+                        ls::TensorPart::whole(tensor.shape()).narrow(from, to - from)});
+    };
+    const std::int64_t middle = first + (end - first) / 3;
+    const bool has_two = random() % 2 == 0 && rank % 2 == 1;  // the same numbers on all ranks
+    if (has_two) add(middle, end);
+    add(first, has_two ? middle : end);
   }
   return pieces;
 }
@@ -96,6 +103,13 @@ inline std::vector<Piece> slices(const ls::StateDict& dict, int rank, int size) 
   return pieces;
 }
 
+// The pieces of a rank that has two of twice as many slices, and of halves its own.
+inline std::vector<Piece> two_slices(const ls::StateDict& dict, int rank, int size) {
+  std::vector<Piece> pieces = slices(dict, 2 * rank, 2 * size);
+  for (Piece& each : slices(dict, 2 * rank + 1, 2 * size)) pieces.push_back(std::move(each));
+  return pieces;
+}
+
 inline void check_group_files_of_slices(const std::string& backend) {
   ls::StateDict dict;
   std::uint32_t salt = 50;
@@ -112,14 +126,20 @@ inline void check_group_files_of_slices(const std::string& backend) {
   }
   ls::save(dict, "whole_slices.safetensors");
   const std::string want = bytes_of("whole_slices.safetensors");
-  for (const int size : {2, 4}) {
+  struct Case {
+    int size;
+    std::vector<Piece> (*pieces)(const ls::StateDict& dict, int rank, int size);
+  };
+  for (const Case& each : {Case{2, slices}, Case{4, slices}, Case{1, two_slices}, Case{2, two_slices}}) {
+    const int size = each.size;
+    const auto pieces = each.pieces;
     INFO(backend, " ", size);
     with_group(backend, size, [&](const Group& group) {
-      par::save_pieces(slices(dict, group->rank(), size), {}, "slices.safetensors", group.get());
+      par::save_pieces(pieces(dict, group->rank(), size), {}, "slices.safetensors", group.get());
       CHECK(bytes_of("slices.safetensors") == want);
       const ls::InputFile file("slices.safetensors");
       const ls::nn::safetensors::Reader reader(file);
-      for (const Piece& piece : slices(dict, group->rank(), size)) {
+      for (const Piece& piece : pieces(dict, group->rank(), size)) {
         for (const auto& entry : reader.entries()) {
           if (entry.name != piece.name) continue;
           CHECK_MESSAGE(same_bits(reader.read(entry, piece.place), piece.part.reshape({piece.place.numel})),

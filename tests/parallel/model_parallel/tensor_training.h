@@ -16,7 +16,7 @@ namespace tensor_training {
 namespace par = ls::parallel;
 namespace nn = ls::nn;
 
-constexpr std::int64_t kVocabulary = 19, kSamples = 8, kTime = 6;
+constexpr std::int64_t kVocabulary = 19, kSamples = 8, kTime = 8;
 
 struct ModelOptions {
   std::int64_t width = 32, heads = 8;
@@ -25,6 +25,7 @@ struct ModelOptions {
   bool bias = true, frozen = false, recompute = false, bf16 = false;
   bool deferred = false;                                  // initialisation
   bool vocabulary = false, tied = false, gathers = true;  // tokens and head cut along it; one weight; whole logits
+  bool sequence = false;                                  // each rank has some positions outside of the regions
   double dropout = 0;  // of attention, of the columns in the MLP, and behind the row-parallel layers
 };
 
@@ -122,6 +123,14 @@ inline par::ParallelPlan plan_of(const ModelOptions& options) {
     plan.emplace_back("tokens", par::VocabParallel{});
     plan.emplace_back("head", par::VocabParallel{.gather_output = options.gathers});
   }
+  if (options.sequence) {
+    plan.emplace_back("blocks.*.norm*", par::SequenceParallel{});
+    plan.emplace_back("norm", par::SequenceParallel{});
+  }
+  if (options.sequence && !options.vocabulary) {
+    plan.emplace_back("tokens", par::SequenceParallel{});
+    plan.emplace_back("head", par::SequenceParallel{});
+  }
   if (options.gated) plan.emplace_back("blocks.*.mlp.gate", par::ColwiseParallel{});
   if (options.fused)
     plan.emplace_back("blocks.*.attention.qkv", par::ColwiseParallel{.parts = 3});
@@ -147,9 +156,10 @@ struct Outcome {
   friend bool operator==(const Outcome&, const Outcome&) = default;
 };
 
+// Trains the steps [first, end).
 template <class Run>
-void train_steps(Run& run, const Layout& layout, const ModelOptions& options, int d, int steps, Outcome& outcome) {
-  ls::optim::AdamW optimizer(run.parameters(), {.lr = 1e-2});
+void train_steps(Run& run, ls::optim::Optimizer& optimizer, const Layout& layout, const ModelOptions& options, int d,
+                 int first, int end, Outcome& outcome) {
   const nn::CrossEntropyLoss of_whole_logits;
   std::optional<par::VocabCrossEntropyLoss> of_columns;
   if (!options.gathers) of_columns.emplace(run.module(), "head");
@@ -157,7 +167,7 @@ void train_steps(Run& run, const Layout& layout, const ModelOptions& options, in
     return options.gathers ? of_whole_logits(x, y) : (*of_columns)(x, y);
   };
   const std::int64_t rows = kSamples / layout.dp;
-  for (int step = 0; step < steps; ++step) {
+  for (int step = first; step < end; ++step) {
     const ls::Tensor ids =
         (ls::arange(kSamples * (kTime + 1)) * (7 + step) % 23 % kVocabulary).reshape({kSamples, kTime + 1});
     const ls::Tensor own = ids.narrow(0, d * rows, rows);
@@ -173,46 +183,52 @@ void train_steps(Run& run, const Layout& layout, const ModelOptions& options, in
   }
 }
 
-inline void train_on(const Group& group, int slices, const Layout& layout, const ModelOptions& options, int steps,
-                     Outcome& outcome, std::mutex& mutex) {
+// Calls body(run, model, position along the axis dp) on a rank of the layout.
+template <class AModel = Model, class Body>
+void on_mesh(const Group& group, int slices, const Layout& layout, const ModelOptions& options, const Body& body) {
   ls::manual_seed(3);
   const par::DeviceMesh mesh(group, {{"dp", layout.dp}, {"tp", layout.tp}});
   std::optional<nn::DeferredInit> deferred;
   if (options.deferred) deferred.emplace();
-  Model model(options);
+  AModel model(options);
   deferred.reset();
-  par::parallelize(model, mesh["tp"], {.tensor_slices = slices, .plan = plan_of(options)});
-  Outcome own;
+  par::parallelize(model, mesh["tp"],
+                   {.tensor_slices = slices, .sequence_parallel = options.sequence, .plan = plan_of(options)});
   const int d = mesh["dp"].rank(), each = kMicroBatches / layout.dp;
-  const auto finish = [&](auto& run) {
-    train_steps(run, layout, options, d, steps, own);
-    const std::lock_guard lock(mutex);
-    if (outcome.losses.empty()) outcome.losses = own.losses, outcome.norms = own.norms;
-    CHECK(outcome.losses == own.losses);
-    CHECK(outcome.norms == own.norms);
-    for (const par::ShardedParameter& piece : run.named_parameters()) put_together::put(piece, outcome.parameters);
-  };
   if (layout.dp == 1 && layout.stage == 0) {
     par::GradientAccumulation run(model, {.micro_batches = kMicroBatches});
-    finish(run);
+    body(run, model, d);
   } else if (layout.stage == 0) {
     par::DistributedDataParallel run(model, mesh["dp"].group(), {.micro_batches_per_rank = each});
-    finish(run);
+    body(run, model, d);
   } else {
     par::ShardedDataParallel run(model, mesh["dp"].group(),
                                  {.stage = layout.stage, .units = {"blocks.*"}, .micro_batches_per_rank = each});
-    finish(run);
+    body(run, model, d);
   }
+}
+
+// The same on all ranks of the layout, as threads.
+template <class AModel = Model, class Body>
+void on_mesh_of_threads(int slices, const Layout& layout, const ModelOptions& options, const Body& body) {
+  if (layout.ranks() == 1) return on_mesh<AModel>(nullptr, slices, layout, options, body);
+  with_threads("local", layout.ranks(),
+               [&](const Group& group) { on_mesh<AModel>(group, slices, layout, options, body); });
 }
 
 inline Outcome train(int slices, const Layout& layout, const ModelOptions& options, int steps = 3) {
   Outcome outcome;
   std::mutex mutex;
-  if (layout.ranks() == 1)
-    train_on(nullptr, slices, layout, options, steps, outcome, mutex);
-  else
-    with_threads("local", layout.ranks(),
-                 [&](const Group& group) { train_on(group, slices, layout, options, steps, outcome, mutex); });
+  on_mesh_of_threads(slices, layout, options, [&](auto& run, Model&, int d) {
+    Outcome own;
+    ls::optim::AdamW optimizer(run.parameters(), {.lr = 1e-2});
+    train_steps(run, optimizer, layout, options, d, 0, steps, own);
+    const std::lock_guard lock(mutex);
+    if (outcome.losses.empty()) outcome.losses = own.losses, outcome.norms = own.norms;
+    CHECK(outcome.losses == own.losses);
+    CHECK(outcome.norms == own.norms);
+    for (const par::ShardedParameter& piece : run.named_parameters()) put_together::put(piece, outcome.parameters);
+  });
   return outcome;
 }
 

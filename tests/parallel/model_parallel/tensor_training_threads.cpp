@@ -51,6 +51,25 @@ TEST_CASE("layers that are cut along the vocabulary, which is no multiple of the
   }
 }
 
+TEST_CASE("with sequence parallelism") {
+  for (const ModelOptions& options :
+       {ModelOptions{.sequence = true}, ModelOptions{.vocabulary = true, .sequence = true, .dropout = 0.2},
+        ModelOptions{
+            .width = 20, .heads = 4, .bias = false, .vocabulary = true, .tied = true, .sequence = true, .dropout = 0.2},
+        ModelOptions{.fused = true, .gated = true, .frozen = true, .recompute = true, .sequence = true, .dropout = 0.2},
+        ModelOptions{.bf16 = true, .vocabulary = true, .gathers = false, .sequence = true}}) {
+    check_same(
+        4, options,
+        {{.tp = 1}, {.tp = 2}, {.tp = 4}, {.tp = 2, .dp = 2}, {.tp = 4, .dp = 2}, {.tp = 2, .dp = 2, .stage = 3}});
+    if (options.bf16) continue;
+    const Outcome one = train(1, {}, options), several = train(4, {.tp = 4}, options);
+    for (std::size_t i = 0; i < one.losses.size(); ++i) {
+      CHECK(several.losses[i] == doctest::Approx(one.losses[i]).epsilon(1e-5));
+      CHECK(several.norms[i] == doctest::Approx(one.norms[i]).epsilon(1e-4));
+    }
+  }
+}
+
 TEST_CASE("deferred initialisation has the same values") {
   for (const bool fused : {false, true})
     CHECK(train(4, {.tp = 2, .dp = 2, .stage = 3}, {.fused = fused, .deferred = true}) ==
