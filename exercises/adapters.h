@@ -120,4 +120,33 @@ ls::Tensor ring_attention(const ls::Tensor& q, const ls::Tensor& k, const ls::Te
 // The last rank has one loss fewer than the others: the last token of the sequence has no next token.
 double mean_loss(const ls::Tensor& losses, par::ProcessGroup& group);
 
+// --- 13: tensor_parallel.cpp ---------------------------------------------------------------------------------------------
+// A linear layer is x W + b, where W has a row for each input and a column for each output. All tensors are f64, except those
+// of sum_over_slices.
+
+// `qkv` is the whole matrix of queries, keys and values, side by side: (width, 3 width), each with `heads` heads side by
+// side. Returns the columns of `rank` of `size` ranks: heads / size consecutive heads of the queries, then the same heads of
+// the keys, then of the values: (width, 3 width / size).
+ls::Tensor columns_of_rank(const ls::Tensor& qkv, std::int64_t heads, int rank, int size);
+
+// A rank's slices of an MLP: relu(x up + up_bias) down + down_bias.
+struct MlpSlices {
+  ls::Tensor up, up_bias;  // (width, columns), (columns): column-parallel
+  ls::Tensor down;         // (columns, width): row-parallel
+  ls::Tensor down_bias;    // (width), whole and the same on every rank
+};
+struct MlpGradients {
+  ls::Tensor x, up, up_bias, down, down_bias;  // of the shapes of x and of the slices
+};
+// Returns the MLP's whole result on every rank. `x`, (samples, width), is the same on every rank. Sends one all-reduce.
+ls::Tensor mlp_forward(const ls::Tensor& x, const MlpSlices& mlp, par::ProcessGroup& group);
+// Returns the gradients of x, whole on every rank, and of this rank's slices. `grad`, (samples, width), is the gradient of
+// mlp_forward's result, the same on every rank. Sends one all-reduce.
+MlpGradients mlp_backward(const ls::Tensor& grad, const ls::Tensor& x, const MlpSlices& mlp, par::ProcessGroup& group);
+
+// Returns the sum of the terms of all slices, f32, of which rank i has `terms.size()` consecutive ones: 1, 2, 4 or 8. For a
+// number of slices all numbers of ranks give equal bits: pairs of neighbours are added, then pairs of pairs, and so on. The
+// group's all_reduce adds the ranks' tensors in this order.
+ls::Tensor sum_over_slices(const std::vector<ls::Tensor>& terms, par::ProcessGroup& group);
+
 }  // namespace exercises

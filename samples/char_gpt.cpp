@@ -71,6 +71,10 @@ int train(const samples::Options& options) {
   samples::Step step(options, model);  // on one device, or as --strategy says
   ls::optim::AdamW optimizer(samples::groups_of(step.named_parameters()),
                              {.lr = options.lr, .beta2 = 0.99, .weight_decay = 0.1});
+  const ls::parallel::VocabCrossEntropyLoss of_columns(model, "head");  // a rank may have the logits of some characters
+  const auto training_loss = [&](const ls::Tensor& logits, const ls::Tensor& next) {
+    return of_columns(logits.flatten(0, 1), next.flatten());
+  };
   ls::data::DataLoader loader = step.loader(train_set);
   // Linear warmup, then cosine decay to a tenth of the peak rate.
   const std::int64_t steps = options.epochs * loader.size(), warm = std::clamp<std::int64_t>(steps / 10, 1, 100);
@@ -90,7 +94,7 @@ int train(const samples::Options& options) {
     loader.skip(run.batches_done());     // a resumed run has already trained on some batches
     for (const auto& [x, y] : loader) {  // (batch, context) and (batch, context)
       optimizer.zero_grad();
-      const ls::Tensor loss = step.backward(x, y, next_character_loss);
+      const ls::Tensor loss = step.backward(x, y, training_loss);
       step.clip_grad_norm_(1.0);
       optimizer.step();
       schedule.step();

@@ -38,6 +38,7 @@ set(LOCKSTEP_USUAL_SECONDS
   samples.report_page 30
   samples.stop_ranks 51
   samples.strategies 40
+  samples.tensor_slices 14
   simulator.attention 25
   simulator.faults 41
   simulator.fences_ops 23

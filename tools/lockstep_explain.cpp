@@ -4,6 +4,7 @@
 //   lockstep-explain memory --stage 3 --ranks 8 --parameters 124000000
 //   lockstep-explain mesh pp=2,dp=2,tp=2
 //   lockstep-explain ring_attention --ranks 4 --zigzag
+//   lockstep-explain tensor --slices 4 --ranks 2
 //   lockstep-explain scaling --model 784x512x10 --link 10GbE --ranks 1..1024
 //   lockstep-explain report trace.json --out report.html
 #include <fmt/format.h>
@@ -22,6 +23,7 @@
 #include "tools/explain_report.h"
 #include "tools/explain_ring_attention.h"
 #include "tools/explain_scaling.h"
+#include "tools/explain_tensor.h"
 
 namespace par = lockstep::parallel;
 
@@ -34,6 +36,7 @@ struct Arguments {
                                  all_gather = {.collective = par::Collective::kAllGather};
   MemoryQuestion memory;
   RingAttentionQuestion ring_attention;
+  TensorQuestion tensor;
   ScalingQuestion scaling;
   ReportQuestion report;
   bool zigzag = false;  // was given; the default of ring_attention
@@ -139,6 +142,25 @@ CLI::App& declare_ring_attention(CLI::App& app, Arguments& arguments) {
   return ring;
 }
 
+CLI::App& declare_tensor(CLI::App& app, Arguments& arguments) {
+  TensorQuestion& question = arguments.tensor;
+  CLI::App& tensor = *app.add_subcommand(
+      "tensor", "shows tensor parallelism of a transformer block: slices and bytes of each rank, order of sums");
+  tensor.add_option("--slices", question.slices, "slices of each matrix; they determine the bits")
+      ->check(command_line::range(1, kDrawnRanks));
+  tensor.add_option("--ranks", question.ranks, "ranks that share the slices: --slices divided by 1, 2, 4 or 8")
+      ->check(command_line::range(1, kDrawnRanks));
+  const CLI::Validator size = command_line::range(std::int64_t{1}, std::int64_t{100'000});
+  tensor.add_option("--width", question.width, "width of the block")->check(size);
+  tensor.add_option("--heads", question.heads, "attention heads; a multiple of --slices")->check(size);
+  tensor.add_option("--sequences", question.sequences, "sequences of a micro-batch")->check(size);
+  tensor.add_option("--positions", question.positions, "positions of a sequence")
+      ->check(command_line::range(std::int64_t{1}, std::int64_t{10'000'000}));
+  tensor.add_option("--html", arguments.html, "draw matrices, messages and sums as a page, into this file")
+      ->type_name("FILE");
+  return tensor;
+}
+
 CLI::App& declare_scaling(CLI::App& app, Arguments& arguments) {
   ScalingQuestion& question = arguments.scaling;
   CLI::App& scaling = *app.add_subcommand("scaling", "predicts the step time of DP and DDP on more devices");
@@ -211,6 +233,13 @@ int explain_ring_attention(const Arguments& arguments) {
   return 0;
 }
 
+int explain_tensor(const Arguments& arguments) {
+  const SeenTensor seen = tensor_of(arguments.tensor);
+  fmt::print("{}", tensor_text(seen));
+  if (!arguments.html.empty()) write_page(arguments.html, tensor_html(seen));
+  return 0;
+}
+
 int explain_scaling(const CLI::App& app, const Arguments& arguments) {
   for (const char* name : {"--model", "--batch", "--bucket-mb", "--save-profile"}) {
     if (app.count("--profile") == 0 || app.count(name) == 0) continue;
@@ -239,6 +268,7 @@ int main(int argc, char** argv) {
   const CLI::App& memory = declare_memory(app, arguments);
   const CLI::App& mesh = declare_mesh(app, arguments);
   const CLI::App& ring_attention = declare_ring_attention(app, arguments);
+  const CLI::App& tensor = declare_tensor(app, arguments);
   const CLI::App& scaling = declare_scaling(app, arguments);
   declare_report(app, arguments);
   command_line::complete(app);
@@ -250,6 +280,7 @@ int main(int argc, char** argv) {
     if (memory.parsed()) return explain_memory(memory, arguments.memory);
     if (mesh.parsed()) return explain_mesh(arguments.mesh, arguments.html);
     if (ring_attention.parsed()) return explain_ring_attention(arguments);
+    if (tensor.parsed()) return explain_tensor(arguments);
     if (scaling.parsed()) return explain_scaling(scaling, arguments);
     fmt::print("{}", make_report(arguments.report));
     return 0;

@@ -201,9 +201,14 @@ int blocks_of(const Options& options, const std::string& name) {
   return has_mesh(name) ? ranks_along(mesh_of(in_mode(options, name), static_cast<int>(options.nproc)), "cp") : 1;
 }
 
-// Whether the strategy adds in the order of whole micro-batches.
+// The number of slices of the matrices of this strategy.
+int slices_of(const Options& options, const std::string& name) {
+  return tensor_slices(in_mode(options, name), static_cast<int>(options.nproc));
+}
+
+// Whether the strategy adds in the order of whole micro-batches and matrices.
 bool is_in_order(const Options& options, const std::string& name) {
-  return name != "single" && blocks_of(options, name) == 1;
+  return name != "single" && blocks_of(options, name) == 1 && slices_of(options, name) == 1;
 }
 
 // Whether all strategies that add in the order of micro-batches end with the same parameters. Prints an error if not.
@@ -275,13 +280,16 @@ void print_missing_savings(const std::vector<Result>& results) {
   }
 }
 
-// Sequence blocks change the order of sums, and so the last digits of the loss.
-void print_blocks(const Options& options, const std::vector<Result>& results) {
+// Sequence blocks and tensor slices change the order of sums, and so the last digits of the loss.
+void print_other_orders(const Options& options, const std::vector<Result>& results) {
   for (const Result& r : results) {
-    const int blocks = blocks_of(options, r.mode);
-    if (blocks == 1) continue;
-    fmt::print("{} has {} sequence blocks ({}), and so another order of sums: test loss {:.9g}, {} {:.9g}.\n", r.mode,
-               blocks, options.attention, r.test.loss, results[0].mode, results[0].test.loss);
+    const int blocks = blocks_of(options, r.mode), slices = slices_of(options, r.mode);
+    std::vector<std::string> reasons;
+    if (blocks > 1) reasons.push_back(fmt::format("{} sequence blocks ({})", blocks, options.attention));
+    if (slices > 1) reasons.push_back(fmt::format("{} tensor slices", slices));
+    if (reasons.empty()) continue;
+    fmt::print("{} has {}, and so another order of sums: test loss {:.9g}, {} {:.9g}.\n", r.mode,
+               fmt::join(reasons, " and "), r.test.loss, results[0].mode, results[0].test.loss);
   }
 }
 
@@ -299,7 +307,7 @@ int compare_costs(const Options& options, Train train) {
   print_missing_savings(results);
   const std::string in_order = names_in_order(options, names);
   if (!have_same_bits(options, results, in_order)) return 1;
-  print_blocks(options, results);
+  print_other_orders(options, results);
   if (in_order.find(" and ") != std::string::npos) fmt::print("{} end with bitwise identical parameters.\n", in_order);
   fmt::print("\n");
   print_written(options);

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <initializer_list>
+#include <string_view>
 #include <vector>
 
 #include "support/mesh.h"
@@ -29,10 +31,34 @@ struct Sizes {
 
 Sizes sizes_of(const Options& options, int ranks, std::int64_t texts) {
   const GptOptions& gpt = *options.gpt;
-  const std::int64_t c = ranks_along(mesh_of(options, ranks), "cp"), elements = texts * gpt.context / c * gpt.width;
+  const std::vector<par::MeshAxis> mesh = mesh_of(options, ranks);
+  const std::int64_t c = ranks_along(mesh, "cp"),
+                     elements = texts * gpt.context / c * gpt.width / ranks_along(mesh, "tp");
   return {.c = c,
           .b = elements * (gpt.bf16 ? 2 : 4),
           .g = elements * 4,
+          .layers = gpt.layers,
+          .recomputed = gpt.recompute ? gpt.layers : 0};
+}
+
+// The same for sums over tensor slices. A sum of n bytes over t ranks sends 2 (t - 1) n bytes, all ranks together.
+struct SliceSizes {
+  std::int64_t t = 1;           // ranks along tp
+  std::int64_t activation = 0;  // bytes of one vector for each character of a rank's micro-batch, in f32
+  std::int64_t loss = 0;        // bytes of three numbers for each of these characters
+  std::int64_t layers = 0, recomputed = 0;
+
+  std::int64_t forward() const { return (1 + 2 * layers + 2 * recomputed) * activation + loss; }
+  std::int64_t gradients() const { return (1 + 2 * layers) * activation; }
+};
+
+SliceSizes slice_sizes_of(const Options& options, int ranks, std::int64_t texts) {
+  const GptOptions& gpt = *options.gpt;
+  const std::vector<par::MeshAxis> mesh = mesh_of(options, ranks);
+  const std::int64_t characters = texts * gpt.context / ranks_along(mesh, "cp");
+  return {.t = ranks_along(mesh, "tp"),
+          .activation = characters * gpt.width * 4,
+          .loss = characters * 3 * 4,
           .layers = gpt.layers,
           .recomputed = gpt.recompute ? gpt.layers : 0};
 }
@@ -42,9 +68,9 @@ std::string counted(std::int64_t n, const char* noun) {
 }
 
 // "micro-batches 4 to 7"
-std::string micro_batches(std::int64_t first, std::int64_t count) {
-  if (count == 1) return fmt::format("micro-batch {}", first);
-  return fmt::format("micro-batches {} {} {}", first, count == 2 ? "and" : "to", first + count - 1);
+std::string numbered(const char* one, const char* several, std::int64_t first, std::int64_t count) {
+  if (count == 1) return fmt::format("{} {}", one, first);
+  return fmt::format("{} {} {} {}", several, first, count == 2 ? "and" : "to", first + count - 1);
 }
 
 std::int64_t micro_batches_of_rank(const Options& options, int ranks) {
@@ -76,12 +102,17 @@ std::string positions(const Options& options, std::int64_t i, std::int64_t c) {
 
 std::string owners(const Options& options, int ranks, const std::vector<par::MeshAxis>& mesh,
                    const std::string& data_axis) {
-  const std::int64_t count = micro_batches_of_rank(options, ranks), c = ranks_along(mesh, "cp");
+  const std::int64_t count = micro_batches_of_rank(options, ranks), c = ranks_along(mesh, "cp"),
+                     slices = tensor_slices(options, ranks), own = slices / ranks_along(mesh, "tp");
   std::string text;
   for (int rank = 0; rank < ranks; ++rank) {
     const std::int64_t first = coordinate(mesh, data_axis, rank) * count;
-    text += fmt::format("rank {}: {} of {}; {}\n", rank, micro_batches(first, count), options.micro_batches,
-                        positions(options, coordinate(mesh, "cp", rank), c));
+    text += fmt::format("rank {}: {} of {}; {}", rank, numbered("micro-batch", "micro-batches", first, count),
+                        options.micro_batches, positions(options, coordinate(mesh, "cp", rank), c));
+    if (slices > 1)
+      text += fmt::format("; {} of {}",
+                          numbered("tensor slice", "tensor slices", coordinate(mesh, "tp", rank) * own, own), slices);
+    text += "\n";
   }
   return text;
 }
@@ -107,20 +138,28 @@ std::string ulysses_text(const Sizes& s) {
       s.ulysses(), again);
 }
 
-// The bytes that a lane's rank sent in a phase of the step.
-std::int64_t sent(const report::Lane& lane, Phase phase) {
+// Whether a collective is a sum over tensor slices.
+bool is_over_slices(const ls::TraceEvent& event) {
+  return std::ranges::any_of(std::initializer_list<std::string_view>{"tensor exit", "tensor entry", "embedding",
+                                                                     "largest logit", "of exponentials"},
+                             [&](std::string_view name) { return std::string_view(event.name).ends_with(name); });
+}
+
+// The bytes that a lane's rank sent in a phase of the step, for sums over tensor slices or for everything else.
+std::int64_t sent(const report::Lane& lane, Phase phase, bool over_slices = false) {
   std::int64_t bytes = 0;
   for (const report::LaneEvent& each : lane.events) {
     const ls::TraceEvent& event = each.event;
-    if (event.kind == ls::TraceKind::kCollective && event.labels.phase == static_cast<int>(phase))
+    if (event.kind == ls::TraceKind::kCollective && event.labels.phase == static_cast<int>(phase) &&
+        is_over_slices(event) == over_slices)
       bytes += event.labels.bytes;
   }
   return bytes;
 }
 
-std::int64_t sent(const report::StepView& step, Phase phase) {
+std::int64_t sent(const report::StepView& step, Phase phase, bool over_slices = false) {
   std::int64_t bytes = 0;
-  for (const report::Lane& lane : step.lanes) bytes += sent(lane, phase);
+  for (const report::Lane& lane : step.lanes) bytes += sent(lane, phase, over_slices);
   return bytes;
 }
 
@@ -148,16 +187,44 @@ std::string attention_text(const Options& options, int ranks, std::int64_t texts
              sent(step, Phase::kActivationGradients), all.gradients);
 }
 
-// How the ranks sum the gradients of the parameters.
-std::string gradients_text(int ranks, bool is_sharded, const std::string& axes, const report::StepView& step) {
+std::string slices_text(const Options& options, int ranks, std::int64_t texts, const report::StepView& step) {
+  const SliceSizes s = slice_sizes_of(options, ranks, texts);
+  const SliceBytes all = slice_bytes(options, ranks, texts);
+  const std::string again =
+      s.recomputed > 0
+          ? fmt::format("  backward  the sums of each layer once more, since it recomputes forward: {} bytes\n",
+                        2 * s.recomputed * s.activation)
+          : "";
+  return fmt::format(
+      "All ranks along tp compute the same texts. They sum over the tensor slices, for each micro-batch of {}\n"
+      "(A = {} bytes: a vector of {} numbers for each character, in f32):\n"
+      "  forward   the vectors of tokens, and in each layer the outputs of attention.proj and proj:\n"
+      "            (1 + 2 layers) A = {} bytes\n"
+      "            three numbers of the loss for each character: {} bytes\n"
+      "{}"
+      "  backward  the gradients of the inputs of head, and in each layer of attention.qkv and fc:\n"
+      "            (1 + 2 layers) A = {} bytes\n"
+      "Of each sum over t = {} ranks, a rank sends 2 (t - 1)/t of the bytes.\n"
+      "In this step, with {} and {} on each of {} ranks, all ranks sent\n"
+      "  sums in forward: {} bytes, by the formulas {}\n"
+      "  sums of gradients: {} bytes, by the formulas {}\n",
+      counted(texts, "text"), s.activation, options.gpt->width, (1 + 2 * s.layers) * s.activation, s.loss, again,
+      s.gradients(), s.t, counted(s.layers, "layer"), counted(micro_batches_of_rank(options, ranks), "micro-batch"),
+      ranks, sent(step, Phase::kActivations, true), all.forward, sent(step, Phase::kActivationGradients, true),
+      all.gradients);
+}
+
+// How the ranks sum the gradients of the parameters. Ranks along tp are not among them.
+std::string gradients_text(int ranks, bool has_others, bool is_sharded, const std::string& axes,
+                           const report::StepView& step) {
   if (ranks == 1) return "";
   const std::string gathers =
       is_sharded ? "Forward and backward gather the parameters of each unit from the same ranks.\n" : "";
   return fmt::format(
-             "In backward of the last micro-batch, {} sums the gradients of parameters over all\n"
+             "In backward of the last micro-batch, {} sums the gradients of parameters over {}\n"
              "n = {} ranks, {}. Each rank sends {} of the bytes; in this step rank 0 sent {} bytes.\n",
-             is_sharded ? "a reduce-scatter for each unit" : "an all-reduce for each bucket", ranks, axes,
-             is_sharded ? "(n - 1)/n" : "2 (n - 1)/n",
+             is_sharded ? "a reduce-scatter for each unit" : "an all-reduce for each bucket",
+             has_others ? "groups of" : "all", ranks, axes, is_sharded ? "(n - 1)/n" : "2 (n - 1)/n",
              step.lanes.empty() ? 0 : sent(step.lanes[0], Phase::kGradients)) +
          gathers;
 }
@@ -174,18 +241,28 @@ AttentionBytes attention_bytes(const Options& options, int ranks, std::int64_t t
   return {.forward = (2 * attentions + recomputed) * s.ring(), .gradients = attentions * s.ring_gradients()};
 }
 
+SliceBytes slice_bytes(const Options& options, int ranks, std::int64_t texts) {
+  const SliceSizes s = slice_sizes_of(options, ranks, texts);
+  const std::int64_t sums = 2 * (s.t - 1) * (ranks / s.t) * micro_batches_of_rank(options, ranks);
+  return {.forward = sums * s.forward(), .gradients = sums * s.gradients()};
+}
+
 std::string explain_mesh(const Options& options, int ranks, std::int64_t texts, const report::StepView& step) {
   const std::vector<par::MeshAxis> mesh = mesh_of(options, ranks);
   const bool has_fsdp = std::ranges::find(mesh, "fsdp", &par::MeshAxis::name) != mesh.end(),
              is_sharded = has_fsdp && ranks_along(mesh, "dp") == 1, has_blocks = ranks_along(mesh, "cp") > 1;
+  const int slices = tensor_slices(options, ranks), t = ranks_along(mesh, "tp");
   const std::string data_axis = is_sharded ? "fsdp" : "dp";
   const bool has_data_axis = ranks_along(mesh, data_axis) > 1;
   std::string text = fmt::format("Mesh of {} rank{}", ranks, ranks == 1 ? "" : "s");
   if (has_data_axis) text += fmt::format("; {} divides the micro-batches", data_axis);
   if (has_blocks) text += fmt::format("; cp divides each text ({})", options.attention);
+  if (slices > 1)
+    text += fmt::format("; {} ({} tensor slices)", t > 1 ? "tp divides the matrices" : "matrices are cut", slices);
   text += "\n" + owners(options, ranks, mesh, data_axis);
   if (has_blocks) text += attention_text(options, ranks, texts, step);
-  return text + gradients_text(ranks, is_sharded,
+  if (t > 1) text += slices_text(options, ranks, texts, step);
+  return text + gradients_text(ranks / t, t > 1, is_sharded,
                                has_blocks && has_data_axis ? fmt::format("along cp and {} together", data_axis)
                                : has_blocks                ? "along cp"
                                                            : "along " + data_axis,

@@ -1,5 +1,5 @@
-// What the ranks of a mesh have and send, in words: the first part of --explain for the strategies "context" and
-// "parallel".
+// What the ranks of a mesh have and send, in words: the first part of --explain for the strategies "context",
+// "tensor" and "parallel".
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,14 @@ struct AttentionBytes {
 // `ranks` ranks train in micro-batches of `texts` texts each.
 AttentionBytes attention_bytes(const Options& options, int ranks, std::int64_t texts);
 
-// The text for a step. The options are those of the strategy "context" or "parallel". Depends only on the arguments.
+// The bytes that all ranks send in one step for sums over tensor slices, by the same closed forms.
+struct SliceBytes {
+  std::int64_t forward = 0;    // token vectors, outputs of row-parallel layers, and the loss; also recomputed
+  std::int64_t gradients = 0;  // of the inputs of column-parallel layers
+};
+SliceBytes slice_bytes(const Options& options, int ranks, std::int64_t texts);
+
+// The text for a step. The options are those of a strategy that has a mesh. Depends only on the arguments.
 std::string explain_mesh(const Options& options, int ranks, std::int64_t texts, const report::StepView& step);
 
 }  // namespace samples

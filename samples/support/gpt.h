@@ -14,7 +14,8 @@ namespace samples {
 namespace ls = lockstep;
 namespace nn = lockstep::nn;
 
-// Each character attends to itself and those before it.
+// Each character attends to itself and those before it. The numbers of heads and columns are those of the tensors: with
+// tensor parallelism, a rank has some of them.
 struct Attention : nn::Module {
   std::int64_t head_dim;
   double dropout_p;
@@ -33,7 +34,7 @@ struct Attention : nn::Module {
     const ls::Tensor y =
         ls::scaled_dot_product_attention(heads(parts[0]), heads(parts[1]), heads(parts[2]),
                                          {.dropout_p = is_training() ? dropout_p : 0, .is_causal = true});
-    return dropout(proj(y.transpose(1, 2).reshape(x.shape())));
+    return dropout(proj(y.transpose(1, 2).reshape({batch, time, -1})));
   }
 };
 
@@ -89,6 +90,18 @@ struct Gpt : nn::Module {
     return head(norm(x));
   }
 };
+
+// Which layers tensor parallelism cuts, and how.
+inline ls::parallel::ParallelPlan tensor_plan(const GptOptions& o) {
+  using namespace ls::parallel;
+  const auto head_dim = static_cast<int>(o.width / o.heads);
+  return {{"tokens", VocabParallel{}},
+          {"blocks.*.attention.qkv", ColwiseParallel{.parts = 3, .multiple_of = head_dim}},
+          {"blocks.*.attention.proj", RowwiseParallel{}},
+          {"blocks.*.fc", ColwiseParallel{}},
+          {"blocks.*.proj", RowwiseParallel{}},
+          {"head", VocabParallel{.gather_output = false}}};
+}
 
 inline ls::Tensor next_character_loss(const ls::Tensor& logits, const ls::Tensor& next) {
   return nn::cross_entropy(logits.flatten(0, 1), next.flatten());

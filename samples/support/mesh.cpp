@@ -12,7 +12,7 @@ namespace par = lockstep::parallel;
 
 std::vector<par::MeshAxis> mesh_of(const Options& options, int ranks) {
   if (!options.mesh.empty()) return parse_mesh(options.mesh);
-  return {{options.strategy == "context" ? "cp" : "dp", ranks}};
+  return {{options.strategy == "context" ? "cp" : options.strategy == "tensor" ? "tp" : "dp", ranks}};
 }
 
 int ranks_along(const std::vector<par::MeshAxis>& mesh, const std::string& axis) {
@@ -24,6 +24,12 @@ int data_ranks(const Options& options, int ranks) {
   if (!has_mesh(options.strategy)) return ranks;
   const std::vector<par::MeshAxis> mesh = mesh_of(options, ranks);
   return ranks_along(mesh, "dp") * ranks_along(mesh, "fsdp");
+}
+
+int tensor_slices(const Options& options, int ranks) {
+  if (!has_mesh(options.strategy)) return 1;
+  const bool is_given = options.tensor_slices > 0 && options.strategy != "context";
+  return is_given ? options.tensor_slices : ranks_along(mesh_of(options, ranks), "tp");
 }
 
 par::ContextAttention attention_of(const Options& options) {

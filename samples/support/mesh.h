@@ -1,4 +1,4 @@
-// The mesh of the strategies "context" and "parallel".
+// The mesh of the strategies "context", "tensor" and "parallel".
 #pragma once
 
 #include <vector>
@@ -9,12 +9,14 @@
 
 namespace samples {
 
-// The axes of --mesh; without it, all ranks along cp. For another strategy: all ranks along dp.
+// The axes of --mesh; without it, all ranks along cp or, for "tensor", tp. For another strategy: all ranks along dp.
 std::vector<lockstep::parallel::MeshAxis> mesh_of(const Options& options, int ranks);
 // The number of ranks along the axis; 1 without it.
 int ranks_along(const std::vector<lockstep::parallel::MeshAxis>& mesh, const std::string& axis);
 // The number of ranks, or groups of ranks, that divide the micro-batches of a step.
 int data_ranks(const Options& options, int ranks);
+// The number of slices of the model's matrices: --tensor-slices; without it, the ranks along tp.
+int tensor_slices(const Options& options, int ranks);
 lockstep::parallel::ContextAttention attention_of(const Options& options);
 
 }  // namespace samples

@@ -105,8 +105,9 @@ void check_mesh(const CLI::App& app, const Options& options) {
   const auto is_chosen = [&](const char* name) {
     return options.strategy == name || std::ranges::find(options.compared, name) != options.compared.end();
   };
-  const bool has_context = is_chosen("context"), has_any = has_context || is_chosen("parallel");
-  refuse_if(has_any && !options.gpt, "--strategy", "context and parallel are for the sequences of char_gpt");
+  const bool has_context = is_chosen("context"), has_tensor = is_chosen("tensor"),
+             has_any = has_context || has_tensor || is_chosen("parallel");
+  refuse_if(has_any && !options.gpt, "--strategy", "context, tensor and parallel are for the model of char_gpt");
   refuse_if(is_chosen("parallel") && options.mesh.empty(), "--strategy",
             "parallel needs a mesh of ranks; add --mesh, for example --mesh dp=2,cp=2");
   if (options.mesh.empty()) return;
@@ -116,6 +117,8 @@ void check_mesh(const CLI::App& app, const Options& options) {
       fmt::format("{} ranks, but --mesh {} has {}; leave --nproc out", options.nproc, options.mesh, ranks_of(mesh)));
   refuse_if(has_context && ranks_along(mesh, "cp") == 1, "--mesh",
             options.mesh + " has no axis cp with several ranks, which --strategy context needs, as cp=2");
+  refuse_if(has_tensor && ranks_along(mesh, "tp") == 1, "--mesh",
+            options.mesh + " has no axis tp with several ranks, which --strategy tensor needs, as tp=2");
 }
 
 // Rejects flags whose values exclude each other.
@@ -152,11 +155,11 @@ void check_rank(const CLI::App& app, const Options& options) {
 
 // --- the flags ----------------------------------------------------------------------------------------------------------
 
-const Flags::Strategies kReplicated = {"ddp", "compare"}, kWithMesh = {"context", "parallel", "compare"};
+const Flags::Strategies kReplicated = {"ddp", "compare"}, kWithMesh = {"context", "tensor", "parallel", "compare"};
 
 // The strategies, in the order of the help; those of a mesh where the program has sequences.
 Flags::Strategies all_of(Flags::Strategies strategies, const Options& options) {
-  if (options.gpt) strategies.insert(strategies.end(), {"context", "parallel"});
+  if (options.gpt) strategies.insert(strategies.end(), {"context", "tensor", "parallel"});
   return strategies;
 }
 Flags::Strategies with_compare(Flags::Strategies strategies) {
@@ -202,9 +205,11 @@ void declare_strategies(Flags& flags, Options& options) {
            "device per micro-batch; ddp: DistributedDataParallel, in several processes; zero1, zero2, zero3 or fsdp: "
            "ShardedDataParallel, which distributes over the processes the optimizer's state, also gradients, also "
            "parameters; zero2_offload, zero3_offload: with the optimizer on the host; " +
-               std::string(options.gpt ? "context: each process has a part of every text; parallel: DDP or FSDP, with "
-                                         "parts of texts along cp, as --mesh says; "
-                                       : "") +
+               std::string(options.gpt
+                               ? "context: each process has a part of every text; tensor: each process has slices "
+                                 "of the model's matrices; parallel: DDP or FSDP, with parts of texts along cp "
+                                 "and slices along tp, as --mesh says; "
+                               : "") +
                "compare: several of them. Also names of Lightning and DeepSpeed, as deepspeed_stage_2")
       ->default_str("single; with --nproc: ddp")
       ->type_name("NAME")
@@ -248,12 +253,19 @@ void declare_strategies(Flags& flags, Options& options) {
     flags
         .add(kWithMesh, "--mesh", options.mesh,
              "sizes of the axes, as dp=2,cp=2: dp or fsdp divide the micro-batches (with fsdp also the model), cp "
-             "divides each text. --context must be a multiple of cp, with zigzag of 2 cp")
-        ->default_str("strategy context: cp=N, of N ranks")
+             "divides each text, tp the matrices. --context must be a multiple of cp, with zigzag of 2 cp")
+        ->default_str("strategy context: cp=N, tensor: tp=N, of N ranks")
         ->type_name("AXES")
         ->check(check_mesh_text);
     flags
-        .add(kWithMesh, "--attention", options.attention,
+        .add({"tensor", "parallel", "compare"}, "--tensor-slices", options.tensor_slices,
+             "slices of the matrices, which ranks along tp share: their number times 1, 2, 4, 8, .... It must divide "
+             "--heads. The bits depend on it")
+        ->default_str("one for each rank along tp")
+        ->type_name("T")
+        ->check(command_line::range(1, 256));
+    flags
+        .add({"context", "parallel", "compare"}, "--attention", options.attention,
              "of ranks along cp. zigzag, ring: they send keys round a ring; ulysses: an all-to-all exchanges parts of "
              "texts for heads, which cp must divide. The bits depend on it")
         ->check(CLI::IsMember({"zigzag", "ring", "ulysses"}));

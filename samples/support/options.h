@@ -47,6 +47,7 @@ struct Options {
   std::int64_t micro_batches = 2;          // number of micro-batches in a step, over all devices and ranks
   std::int64_t nproc = 0;                  // ranks to start; by default one for each micro-batch
   std::string mesh = {};                   // axes of the ranks: dp=2,cp=2; empty: see mesh.h
+  int tensor_slices = 0;                   // of the matrices; 0: as many as ranks along tp
   std::string attention = "zigzag";        // over sequence blocks: zigzag, ring or ulysses
   std::string device = "cpu";              // cpu, cpu:N, cuda or cuda:N
   std::string loss = "outside";            // strategy dp: outside (on the gathered outputs) or replica

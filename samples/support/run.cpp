@@ -65,6 +65,7 @@ std::string Run::settings(bool with_epochs) const {
   if (options_.strategy != "single") text += fmt::format(" micro-batches={}", options_.micro_batches);
   if (const int blocks = step_.blocks_of_sequences(); blocks > 1)
     text += fmt::format(" blocks={} attention={}", blocks, options_.attention);
+  if (const int slices = step_.slices_of_matrices(); slices > 1) text += fmt::format(" tensor-slices={}", slices);
   if (is_gpu(options_.device)) text += " device=cuda";
   if (options_.strategy == "dp" && options_.loss == "outside" && !has_same_bits_outside(options_))
     text += " loss=outside";

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "support/explain_mesh.h"
+#include "support/gpt.h"
 #include "support/stop.h"
 #include "support/strategy.h"
 
@@ -143,8 +144,10 @@ void Step::make_run(int micro_batches) {
     mesh_ = par::DeviceMesh(group_, axes);
     run_.emplace<par::Parallel>(model_, mesh_,
                                 par::ParallelOptions{.partition = {.micro_batches = micro_batches,
+                                                                   .tensor_slices = slices_of_matrices(),
                                                                    .sequence_blocks = ranks_along(axes, "cp"),
                                                                    .attention = attention_of(options_)},
+                                                     .plan = tensor_plan(*options_.gpt),
                                                      .units = options_.units});
   } else if (const std::optional<Sharded> sharded = sharded_of(strategy)) {
     run_.emplace<par::ShardedDataParallel>(
@@ -271,12 +274,14 @@ par::TrafficStats& Step::traffic() {
   return *with_run([](auto& run) { return &run.traffic(); });
 }
 
-// The traffic counters of this process, without those of `gathered`. The axis cp of a mesh has its own.
+// The traffic counters of this process, without those of `gathered`. The axes cp and tp of a mesh have their own.
 std::vector<par::LinkTraffic> Step::links() {
   std::vector<par::LinkTraffic> links = traffic().links();
-  if (has_mesh(options_.strategy) && ranks_along(mesh_.axes(), "cp") > 1) {
-    par::TrafficStats& of_blocks = mesh_["cp"].group()->traffic();
-    if (&of_blocks != &traffic()) links.insert(links.end(), of_blocks.links().begin(), of_blocks.links().end());
+  for (const std::string axis : {"cp", "tp"}) {
+    if (!mesh_.defined() || ranks_along(mesh_.axes(), axis) == 1) continue;
+    par::TrafficStats& of_axis = mesh_[axis].group()->traffic();
+    if (&of_axis == &traffic()) continue;
+    for (const par::LinkTraffic& link : of_axis.links()) links.push_back(link);
   }
   return difference(std::move(links), gathered_links_);
 }

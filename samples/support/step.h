@@ -82,6 +82,8 @@ class Step {
   std::int64_t rows(const ls::Tensor& x) const { return x.size(0) * data_ranks(options_, ranks()); }
   // The number of parts into which the ranks divide each sequence.
   int blocks_of_sequences() const { return mesh_.defined() ? ranks_along(mesh_.axes(), "cp") : 1; }
+  // The number of slices of the model's matrices.
+  int slices_of_matrices() const { return tensor_slices(options_, ranks()); }
   // Whether to stop after this step. All ranks get the same answer after the same step.
   bool stop_requested();
 

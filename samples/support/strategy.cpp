@@ -26,9 +26,9 @@ const Aliases& aliases() {
 }  // namespace
 
 const std::vector<std::string>& strategies() {
-  static const std::vector<std::string> all = {"single",  "accumulate",    "dp",    "ddp",           "zero1",
-                                               "zero2",   "zero2_offload", "zero3", "zero3_offload", "context",
-                                               "parallel"};
+  static const std::vector<std::string> all = {"single", "accumulate",    "dp",    "ddp",           "zero1",
+                                               "zero2",  "zero2_offload", "zero3", "zero3_offload", "context",
+                                               "tensor", "parallel"};
   return all;
 }
 
@@ -49,7 +49,9 @@ std::optional<Sharded> sharded_of(const std::string& strategy) {
   return Sharded{.stage = strategy[4] - '0', .offloads = strategy.ends_with("_offload")};
 }
 
-bool has_mesh(const std::string& strategy) { return strategy == "context" || strategy == "parallel"; }
+bool has_mesh(const std::string& strategy) {
+  return strategy == "context" || strategy == "tensor" || strategy == "parallel";
+}
 
 bool has_ranks(const std::string& strategy) {
   return strategy == "ddp" || sharded_of(strategy).has_value() || has_mesh(strategy);

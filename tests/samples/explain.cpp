@@ -253,3 +253,42 @@ TEST_CASE("the ranks of other meshes are described by the order of the axes and 
   CHECK(text("dp=4", "zigzag", 4).find("attention") == std::string::npos);
   CHECK(text("dp=1", "zigzag", 1) == "Mesh of 1 rank\nrank 0: micro-batches 0 to 3 of 4; whole texts\n");
 }
+
+TEST_CASE("the ranks of a mesh with tensor slices are described: what each has, and the sums over them") {
+  samples::Options options = on_mesh("dp=2,tp=2", "zigzag");
+  options.tensor_slices = 4;
+  StepView step = step_with_messages();
+  for (report::Lane& lane : step.lanes) {
+    using lockstep::parallel::Phase;
+    for (const auto& [name, phase] : {std::pair("all_reduce tensor exit", Phase::kActivations),
+                                      std::pair("all_reduce tensor entry", Phase::kActivationGradients)})
+      lane.events.push_back({.event = {.kind = TraceKind::kCollective,
+                                       .name = name,
+                                       .labels = {.bytes = 7, .phase = static_cast<int>(phase)}}});
+  }
+  CHECK(samples::explain_mesh(options, 4, 3, step) ==
+        R"(Mesh of 4 ranks; dp divides the micro-batches; tp divides the matrices (4 tensor slices)
+rank 0: micro-batches 0 and 1 of 4; whole texts; tensor slices 0 and 1 of 4
+rank 1: micro-batches 0 and 1 of 4; whole texts; tensor slices 2 and 3 of 4
+rank 2: micro-batches 2 and 3 of 4; whole texts; tensor slices 0 and 1 of 4
+rank 3: micro-batches 2 and 3 of 4; whole texts; tensor slices 2 and 3 of 4
+All ranks along tp compute the same texts. They sum over the tensor slices, for each micro-batch of 3 texts
+(A = 3072 bytes: a vector of 16 numbers for each character, in f32):
+  forward   the vectors of tokens, and in each layer the outputs of attention.proj and proj:
+            (1 + 2 layers) A = 15360 bytes
+            three numbers of the loss for each character: 576 bytes
+  backward  the gradients of the inputs of head, and in each layer of attention.qkv and fc:
+            (1 + 2 layers) A = 15360 bytes
+Of each sum over t = 2 ranks, a rank sends 2 (t - 1)/t of the bytes.
+In this step, with 2 layers and 2 micro-batches on each of 4 ranks, all ranks sent
+  sums in forward: 14 bytes, by the formulas 127488
+  sums of gradients: 14 bytes, by the formulas 122880
+In backward of the last micro-batch, an all-reduce for each bucket sums the gradients of parameters over groups of
+n = 2 ranks, along dp. Each rank sends 2 (n - 1)/n of the bytes; in this step rank 0 sent 30 bytes.
+)");
+  options.mesh = "tp=1";
+  CHECK(samples::explain_mesh(options, 1, 3, step) ==
+        "Mesh of 1 rank; matrices are cut (4 tensor slices)\nrank 0: micro-batches 0 to 3 of 4; whole texts; tensor "
+        "slices 0 to 3 of 4\n");
+  CHECK(samples::slice_bytes(options, 1, 3).forward == 0);
+}

@@ -1,41 +1,6 @@
 // char_gpt with sequence blocks on meshes of ranks: the bits of one partition, killed and resumed runs, --explain, the
 // table of --strategies, and errors.
-#include <fmt/format.h>
-
-#include <nlohmann/json.hpp>
-
-#include "tests/samples/support.h"
-
-namespace {
-
-nlohmann::json result(const std::string& out) { return nlohmann::json::parse(read_file(out + "/result.json")); }
-
-std::vector<std::string> small(const std::string& out, const std::vector<std::string>& more) {
-  std::ofstream("text.txt") << read_file(std::string(LOCKSTEP_SAMPLE_DATA_DIR) + "/shakespeare.txt").substr(0, 8000);
-  std::vector<std::string> arguments = {
-      "--file",    "text.txt", "--layers", "2",  "--heads",         "4", "--width",    "16", "--context", "16",
-      "--dropout", "0.1",      "--batch",  "16", "--micro-batches", "4", "--generate", "5",  "--out",     out};
-  arguments.insert(arguments.end(), more.begin(), more.end());
-  return arguments;
-}
-
-// Trains for one epoch.
-std::string hash_of(std::vector<std::string> arguments) {
-  arguments.insert(arguments.end(), {"--epochs", "1", "--quiet"});
-  const Finished finished = run("char_gpt", small(fresh("mesh"), arguments));
-  CAPTURE(finished.output);
-  REQUIRE(finished.code == 0);
-  return result("mesh")["parameter_hash"];
-}
-
-std::string error_of(const std::vector<std::string>& arguments) {
-  const Finished finished = run("char_gpt", small("errors", arguments));
-  CHECK(finished.code != 0);
-  CHECK(lines(finished.output).size() <= 3);
-  return finished.output;
-}
-
-}  // namespace
+#include "tests/samples/mesh_runs.h"
 
 TEST_CASE("char_gpt: all meshes with two blocks of each text end with the same bits") {
   for (const std::string attention : {"zigzag", "ulysses"}) {
@@ -159,6 +124,6 @@ TEST_CASE("char_gpt: errors of meshes name the option and the fix") {
   CHECK(contains(error_of({"--mesh", "cp=8", "--attention", "ulysses"}),
                  "4 heads cannot be distributed evenly to 8 ranks"));
   CHECK(contains(run("logistic_regression", {"--strategy", "context"}).output,
-                 "context and parallel are for the sequences of char_gpt"));
+                 "context, tensor and parallel are for the model of char_gpt"));
   CHECK(!std::filesystem::exists("errors/result.json"));
 }

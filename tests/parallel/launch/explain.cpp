@@ -355,3 +355,63 @@ TEST_CASE("ring_attention: wrong options are errors that name the option and the
     CHECK(wrong.output == "lockstep-explain: " + each.second + "\nFor help: lockstep-explain --help\n");
   }
 }
+
+TEST_CASE("tensor: slices, messages and sums of small cases, exactly") {
+  expect_golden("tensor_4_2", explain("tensor --slices 4 --ranks 2").output);
+  expect_golden("tensor_3_3", explain("tensor --slices 3 --ranks 3 --heads 6 --width 48 --sequences 2").output);
+  CHECK(explain("tensor").output == explain("tensor --slices 4 --ranks 2").output);
+}
+
+TEST_CASE("tensor: bytes are those of closed forms, and sums depend on the number of slices alone") {
+  const auto sums_of = [](const std::string& text) { return text.substr(text.find("\nslices  sum")); };
+  for (const int slices : {1, 2, 4, 8, 16}) {
+    for (int ranks = 1; ranks <= slices; ranks *= 2) {
+      const Finished run = explain(fmt::format(
+          "tensor --slices {} --ranks {} --heads 16 --width 32 --sequences 3 --positions 5", slices, ranks));
+      CAPTURE(run.output);
+      CHECK(run.code == 0);
+      const int numbers = 3 * 5 * 32;
+      CHECK(contains(run.output, fmt::format("8 (t-1)/t b s h = {} numbers: {} bytes in f32",
+                                             8 * (ranks - 1) * numbers / ranks, 32 * (ranks - 1) * numbers / ranks)));
+      CHECK(contains(run.output, fmt::format("A rank has {} of the 12288 numbers", 12288 / ranks)));
+      for (int rank = 0; rank < ranks; ++rank)
+        CHECK(contains(run.output, fmt::format("  {}-{} ", rank * 32 / ranks, (rank + 1) * 32 / ranks - 1)));
+      if (slices < 16) CHECK(sums_of(run.output) == sums_of(explain("tensor").output));
+      std::istringstream lines(run.output);
+      for (std::string line; slices <= 8 && std::getline(lines, line);) CHECK_MESSAGE(line.size() <= 100, line);
+    }
+  }
+}
+
+TEST_CASE("tensor: the page has a rectangle for each slice of a matrix, and a node for each sum") {
+  const Finished run = explain("tensor --slices 8 --ranks 4 --html tensor.html");
+  CHECK(run.code == 0);
+  CHECK(run.output.ends_with("page: tensor.html\n"));
+  const std::string page = read("tensor.html");
+  const auto count = [&](const std::string& text) {
+    int found = 0;
+    for (std::size_t at = page.find(text); at != std::string::npos; at = page.find(text, at + 1)) ++found;
+    return found;
+  };
+  CHECK(count(", slice ") == 3 * 8 + 8 + 8 + 8);
+  CHECK(count("<circle") == 8 + 7);
+  CHECK(count("by the all-reduce</title>") == 3);
+  CHECK(count(">all-reduce</text>") == 4);
+  CHECK(contains(page, "<title>up, slice 3: columns 96 to 127, on rank 1</title>"));
+  CHECK(contains(page, "default-src 'none'"));
+  CHECK_FALSE(contains(page, "http://"));
+  CHECK(page.size() < 60'000);
+}
+
+TEST_CASE("tensor: wrong options are errors that name the option and the fix") {
+  const std::pair<std::string, std::string> all[] = {
+      {"--slices 17", "--slices: \"17\" is not a number from 1 to 16\nFor help: lockstep-explain --help\n"},
+      {"--slices 8 --ranks 3", "tensor: 8 slices cannot be distributed evenly to 3 ranks; use --ranks 1, 2, 4 or 8\n"},
+      {"--slices 16", "tensor: 8 heads cannot be cut into 16 slices of whole heads; use --slices 1, 2, 4 or 8\n"},
+      {"--heads 7", "tensor: 7 heads do not divide a width of 64; use --width 70\n"}};
+  for (const auto& each : all) {
+    const Finished wrong = explain("tensor " + each.first);
+    CHECK(wrong.code != 0);
+    CHECK(wrong.output == "lockstep-explain: " + each.second);
+  }
+}
