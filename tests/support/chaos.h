@@ -58,6 +58,42 @@ inline void check_stopped_rank(const char* backend) {
   CHECK(ended[2].signal == SIGKILL);
 }
 
+// Rank 1 of four is stopped, and the others wait in different groups made from one: rank 0 for a message from rank 1,
+// rank 2 for rank 0 in a group without rank 1, rank 3 for all in a duplicate. All errors must name rank 1 alone.
+inline void check_stopped_rank_of_other_group(const char* backend) {
+  constexpr int kRanks = 4, kVictim = 1;
+  const Mailbox reports;
+  const auto ended = ranks_of(
+      kRanks,
+      [&](const Group& all) {
+        const int rank = all->rank();
+        const Group row = all->split(rank / 2), column = all->split(rank % 2), copy = all->duplicate();
+        const ls::Tensor pids = ls::zeros({kRanks}, {.dtype = ls::kInt64}), t = ls::zeros({100'000});
+        all->all_gather(pids, ls::full({1}, getpid(), {.dtype = ls::kInt64}))->wait();
+        if (rank == kVictim) raise(SIGSTOP);
+        const auto check = [&](const std::function<std::shared_ptr<ls::parallel::Work>()>& start) {
+          const std::string error = error_of<ls::CommTimeout>([&] { start()->wait(); });
+          const std::size_t blamed = error.find("): ");
+          REQUIRE_MESSAGE(blamed != std::string::npos, error);
+          const std::string blame = error.substr(blamed);
+          CHECK_MESSAGE(contains(blame, "rank 1 "), error);
+          for (const char* innocent : {"rank 0", "rank 2", "rank 3"}) CHECK_MESSAGE(!contains(blame, innocent), error);
+        };
+        check([&] { return rank == 0 ? row->recv(t, kVictim) : (rank == 2 ? column : copy)->all_reduce(t); });
+        check([&] { return all->all_reduce(t); });  // a rank that has its first error still waits for rank 1
+        reports.send(rank);
+        if (rank != 0) return;
+        for (int survivor = 1; survivor < kRanks; ++survivor) static_cast<void>(reports.receive());
+        kill(static_cast<pid_t>(pids[kVictim].item<std::int64_t>()), SIGKILL);
+      },
+      std::chrono::milliseconds(2000), backend);
+  for (int rank = 0; rank < kRanks; ++rank) {
+    const ExitStatus& status = ended[static_cast<std::size_t>(rank)];
+    CAPTURE(rank);
+    CHECK_MESSAGE((rank == kVictim ? status.signal == SIGKILL && !status.timed_out : status.ok()), status.to_string());
+  }
+}
+
 // Trains until `victim` calls `fault` at its step `moment`. The others must get a CommError that names the victim, and
 // their parameters must equal those of a run without the fault after the same number of steps.
 inline void train_until(const Group& group, int victim, int moment, const std::function<void()>& fault) {

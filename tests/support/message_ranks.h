@@ -105,8 +105,8 @@ class PostTransport final : public ls::parallel::Transport {
   std::unique_ptr<ls::parallel::Parcel> send(int to, ls::parallel::Channel channel, const void* data,
                                              std::size_t bytes) override {
     const bool is_lost = post_->is_closed(to);  // gloo does not report a lost peer: the request never finishes
-    const bool is_question = channel == ls::parallel::Channel::kQuestions;
-    if (!is_lost) post_->put({is_question ? ls::parallel::kAnyRank : rank_, to, channel}, rank_, data, bytes);
+    const bool is_for_any = channel >= ls::parallel::Channel::kFailedSteps;  // the receiver takes it from any rank
+    if (!is_lost) post_->put({is_for_any ? ls::parallel::kAnyRank : rank_, to, channel}, rank_, data, bytes);
     return std::make_unique<Sent>(to, is_lost);
   }
   std::unique_ptr<ls::parallel::Parcel> receive(int from, ls::parallel::Channel channel, void* data,

@@ -305,7 +305,7 @@ class GlooTransport final : public Transport {
   }
 
   gloo::Context& mesh_of(Channel channel) const {
-    if (channel == Channel::kFailures || channel == Channel::kQuestions) return *news_;
+    if (channel >= Channel::kFailures) return *news_;
     return channel == Channel::kResults ? *results_ : *data_;
   }
 

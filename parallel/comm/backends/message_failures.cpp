@@ -7,11 +7,8 @@
 namespace lockstep::parallel {
 namespace {
 
-constexpr std::chrono::seconds kNewsPatience{1};        // a failing rank reports the reason before it disconnects
-constexpr std::chrono::milliseconds kUntilSilent{500};  // a waiting rank answers questions much more often
-constexpr std::chrono::milliseconds kUntilSent{200};    // for sending a failure report
-constexpr std::chrono::milliseconds kBetweenAnswers{1};
-constexpr std::int32_t kQuestion = 1, kAnswer = 2, kStepFailed = 3;
+constexpr std::chrono::seconds kNewsPatience{1};      // a failing rank reports the reason before it disconnects
+constexpr std::chrono::milliseconds kUntilSent{200};  // for sending a failure report
 
 // The first line of a text, as far as a note has room.
 void set_text(FailedSteps& steps, std::string_view text) {
@@ -42,8 +39,9 @@ bool MessageGroup::is_needed(const MessageWork& work, int peer) {
 // Liveness check after a slice of waiting for one rank. Throws PeerLost if another rank that is needed later is lost
 // or has reported a failure, or if the deadline has passed.
 void MessageGroup::check_hope(const MessageWork& work, int waited_for, Deadline& deadline) {
-  lane_of(work.call).waits_for.store(waited_for, std::memory_order_relaxed);
-  answer_questions();
+  lane_of(work.call).waits_for.store(global_rank(waited_for), std::memory_order_relaxed);
+  liveness_->answer_questions();
+  read_failed_steps();
   const int failed = find_failed_step(work, false);
   if (failed != kNobody) throw PeerLost{failed, "", false};
   for (int peer = 0; peer < size_; ++peer) {
@@ -72,8 +70,9 @@ void MessageGroup::look_around(Lane& lane, std::unique_lock<std::mutex>& lock, D
       fail(*report);
       break;
     }
-    lane.waits_for.store(needed, std::memory_order_relaxed);
-    answer_questions();
+    lane.waits_for.store(needed == kNobody ? kNobody : global_rank(needed), std::memory_order_relaxed);
+    liveness_->answer_questions();
+    read_failed_steps();
     const int failed = find_failed_step(*front, true);
     if (failed != kNobody) fail(explain_failed_step(*front, failed));
     if (deadline.passed()) fail(explain_delay(*front, needed == kNobody ? front->call.root : needed));
@@ -98,7 +97,7 @@ void MessageGroup::fail(const Failure& failure) {
 }
 
 void MessageGroup::fail_group(const std::string& why) {
-  fail({Poison::kFailed, rank_, poison_text(Poison::kFailed, text_of(rank_), why), why});
+  fail({Poison::kFailed, global_rank(rank_), poison_text(Poison::kFailed, text_of(rank_), why), why});
   const std::lock_guard lock(mutex_);
   end_lanes();
 }
@@ -108,10 +107,10 @@ bool MessageGroup::has_failed() {
   return static_cast<bool>(failure_);
 }
 
-MessageGroup::Failure MessageGroup::failure_of(const MessageWork& work, Poison reason, int culprit,
+MessageGroup::Failure MessageGroup::failure_of(const MessageWork& work, Poison reason, int global_culprit,
                                                const std::string& what) const {
-  return {reason, culprit, fmt::format("{}: {}", work.call.describe(), poison_text(reason, text_of(culprit), what)),
-          what};
+  const std::string text = poison_text(reason, text_of_global(global_culprit), what);
+  return {reason, global_culprit, fmt::format("{}: {}", work.call.describe(), text), what};
 }
 
 MessageGroup::Failure MessageGroup::explain(const MessageWork& work, const PeerLost& lost) {
@@ -119,7 +118,7 @@ MessageGroup::Failure MessageGroup::explain(const MessageWork& work, const PeerL
   if (lost.late) return explain_delay(work, std::max(lost.peer, 0));
   Deadline patience(kNewsPatience);
   const std::optional<Failure> report = lost.peer >= 0 ? report_of(work, lost.peer, &patience) : std::nullopt;
-  if (!report) return failure_of(work, Poison::kLost, lost.peer, lost.why);
+  if (!report) return failure_of(work, Poison::kLost, lost.peer >= 0 ? global_rank(lost.peer) : kNobody, lost.why);
   return report->reason == Poison::kLeftByError ? explain_departure(work, *report) : *report;
 }
 
@@ -128,9 +127,9 @@ MessageGroup::Failure MessageGroup::explain(const MessageWork& work, const PeerL
 MessageGroup::Failure MessageGroup::explain_departure(const MessageWork& work, const Failure& departure) {
   for (Deadline patience(kUntilSilent); transport_->blocks() && !patience.passed();) {
     for (int peer = 0; peer < size_; ++peer) {
-      if (peer == rank_ || peer == departure.culprit || !transport_->is_closed(peer)) continue;
+      if (peer == rank_ || global_rank(peer) == departure.culprit || !transport_->is_closed(peer)) continue;
       const std::optional<Failure> report = report_of(work, peer, &patience);
-      if (!report) return failure_of(work, Poison::kLost, peer);
+      if (!report) return failure_of(work, Poison::kLost, global_rank(peer));
       if (!has_left(report->reason)) return *report;
     }
     std::this_thread::sleep_for(kBetweenAnswers);
@@ -154,113 +153,24 @@ MessageGroup::Failure MessageGroup::explain_delay(const MessageWork& work, int w
   }
   const bool has_begun = late.empty();
   if (has_begun) late.push_back(waited_for);
-  const std::vector<int> silent = find_silent(late);
+  std::vector<int> all_late;
+  for (const int peer : late) all_late.push_back(global_rank(peer));
+  const std::vector<int> silent = liveness_->find_silent(all_late);
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
     const std::optional<Failure> report = report_of(work, peer, nullptr);
     if (report && !has_left(report->reason)) return *report;
   }
   std::string text;
-  for (const int peer : silent) {
-    const bool is_late = std::ranges::find(late, peer) != late.end();
-    append_rank(text, text_of(peer),
+  for (const int global : silent) {
+    const bool is_late = std::ranges::find(all_late, global) != all_late.end();
+    append_rank(text, text_of_global(global),
                 !is_late     ? "does not answer"
                 : !has_begun ? "has not arrived"
                 : transfer   ? "did not answer"
                              : "does not finish its part");
   }
   return {Poison::kLate, silent.front(), not_complete(work.call, timeout_, text)};
-}
-
-// --- questions between waiting ranks --------------------------------------------------------------------------------
-
-void MessageGroup::send_sign(int to, const Note& note) {
-  while (!own_signs_.empty()) {
-    try {
-      if (!transport_->finish(*own_signs_.front().parcel, nullptr)) break;
-    } catch (const PeerLost&) {
-      // The rank has ended and needs no answer.
-    }
-    own_signs_.pop_front();
-  }
-  Sign& sign = own_signs_.emplace_back(Sign{note, nullptr});
-  try {
-    sign.parcel = transport_->send(to, Channel::kQuestions, &sign.note, sizeof(Note));
-  } catch (const PeerLost&) {
-    own_signs_.pop_back();
-  }
-}
-
-// Called by any thread of this rank while it waits.
-void MessageGroup::answer_questions() {
-  const std::lock_guard lock(news_mutex_);
-  try {
-    while (transport_->finish(*question_parcel_, nullptr)) {
-      const Note got = question_;
-      question_parcel_ = transport_->receive(kAnyRank, Channel::kQuestions, &question_, sizeof(Note));
-      if (got.rank < 0 || got.rank >= size_ || got.rank == rank_) continue;
-      if (got.kind == kAnswer) {
-        answers_[static_cast<std::size_t>(got.rank)] = std::clamp(got.waits_for, kNobody, size_ - 1);
-        continue;
-      }
-      if (got.kind == kStepFailed) {
-        failed_steps_[static_cast<std::size_t>(got.rank)] = got.steps;
-        continue;
-      }
-      int waits_for = kNobody;
-      for (const Lane& lane : lanes_) {
-        const int other = lane.waits_for.load(std::memory_order_relaxed);
-        if (other != kNobody && (waits_for == kNobody || waits_for == got.rank)) waits_for = other;
-      }
-      send_sign(got.rank, {kAnswer, rank_, waits_for});
-    }
-  } catch (const PeerLost&) {
-    // The transport has ended.
-  }
-}
-
-// Answers questions until `is_over`, which is called with the lock held, or for `at_most`.
-void MessageGroup::answer_until(std::chrono::milliseconds at_most, FunctionRef<bool()> is_over) {
-  for (Deadline patience(at_most); !patience.passed();) {
-    answer_questions();
-    {
-      const std::lock_guard lock(news_mutex_);
-      if (is_over()) return;
-    }
-    std::this_thread::sleep_for(kBetweenAnswers);
-  }
-}
-
-// Asks ranks which rank they wait for. Returns those that do not answer in time: they are suspended, or do not wait.
-std::vector<int> MessageGroup::unanswered(const std::vector<int>& asked) {
-  {
-    const std::lock_guard lock(news_mutex_);
-    for (const int peer : asked) {
-      answers_[static_cast<std::size_t>(peer)] = kNoAnswer;
-      send_sign(peer, {kQuestion, rank_, kNobody});
-    }
-  }
-  std::vector<int> silent = asked;
-  answer_until(kUntilSilent, [&] {
-    std::erase_if(silent, [&](int peer) { return answers_[static_cast<std::size_t>(peer)] != kNoAnswer; });
-    return silent.empty();
-  });
-  return silent;
-}
-
-// Returns the `late` ranks that do not wait for others themselves, or, if all do, the rank at the end of the chain.
-std::vector<int> MessageGroup::find_silent(const std::vector<int>& late) {
-  std::vector<int> silent = unanswered(late);
-  int last = late.front();
-  for (int step = 0; step < size_ && silent.empty(); ++step) {
-    {
-      const std::lock_guard lock(news_mutex_);
-      last = answers_[static_cast<std::size_t>(last)];
-    }
-    if (last < 0 || last == rank_ || std::ranges::find(late, last) != late.end()) return late;
-    silent = unanswered({last});
-  }
-  return silent.empty() ? late : silent;
 }
 
 // --- failed steps ---------------------------------------------------------------------------------------------------
@@ -282,9 +192,24 @@ std::uint32_t MessageGroup::step_failed(std::uint64_t next, const std::string& w
     const int peer = (rank_ + k) % size_;
     own.sent = messages_sent_[static_cast<std::size_t>(peer)];
     own.received = messages_received_[static_cast<std::size_t>(peer)];
-    send_sign(peer, {kStepFailed, rank_, kNobody, own});
+    step_outbox_.send(peer, {.rank = rank_, .steps = own});
   }
   return own.count;
+}
+
+// Called by any thread of this rank while it waits.
+void MessageGroup::read_failed_steps() {
+  const std::lock_guard lock(news_mutex_);
+  try {
+    while (transport_->finish(*step_parcel_, nullptr)) {
+      const Note got = step_note_;
+      step_parcel_ = transport_->receive(kAnyRank, Channel::kFailedSteps, &step_note_, sizeof(Note));
+      if (got.rank >= 0 && got.rank < size_ && got.rank != rank_)
+        failed_steps_[static_cast<std::size_t>(got.rank)] = got.steps;
+    }
+  } catch (const PeerLost&) {
+    // The transport has ended.
+  }
 }
 
 // Returns a rank that will not do its part of an operation because its step has failed, or kNobody.
@@ -310,11 +235,17 @@ int MessageGroup::find_failed_step(const MessageWork& work, bool is_waited_for) 
 MessageGroup::Failure MessageGroup::explain_failed_step(const MessageWork& work, int rank) {
   const FailedSteps& steps = failed_steps_[static_cast<std::size_t>(rank)];
   std::string what;
-  answer_until(kNewsPatience, [&] {  // the rank's operation may have come before its news
-    if (steps.count > work.call.failed_steps || rank == rank_) what = printable(steps.text);
-    return !what.empty();
-  });
-  return failure_of(work, Poison::kFailed, rank, what);
+  for (Deadline patience(kNewsPatience); !patience.passed();) {  // the rank's operation may have come before its news
+    liveness_->answer_questions();
+    read_failed_steps();
+    {
+      const std::lock_guard lock(news_mutex_);
+      if (steps.count > work.call.failed_steps || rank == rank_) what = printable(steps.text);
+    }
+    if (!what.empty()) break;
+    std::this_thread::sleep_for(kBetweenAnswers);
+  }
+  return failure_of(work, Poison::kFailed, global_rank(rank), what);
 }
 
 // --- failure reports ------------------------------------------------------------------------------------------------
@@ -331,13 +262,13 @@ std::optional<MessageGroup::Failure> MessageGroup::report_of(const MessageWork& 
     return std::nullopt;
   }
   const Note& news = news_[r];
-  return failure_of(work, static_cast<Poison>(news.kind), std::clamp(news.rank, 0, size_ - 1),
+  return failure_of(work, static_cast<Poison>(news.kind), std::clamp(news.rank, 0, liveness_->size() - 1),
                     printable(news.steps.text));
 }
 
-void MessageGroup::tell_others(Poison reason, int culprit, const std::string& what) {
+void MessageGroup::tell_others(Poison reason, int global_culprit, const std::string& what) {
   Note& own = news_.back();
-  own = {static_cast<std::int32_t>(reason), culprit};
+  own = {static_cast<std::int32_t>(reason), global_culprit};
   set_text(own.steps, what);
   for (int k = 1; k < size_; ++k) {
     try {

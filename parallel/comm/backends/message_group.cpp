@@ -27,13 +27,16 @@ bool MessageWork::is_completed() { return over.load(std::memory_order_acquire) |
 MessageGroup::MessageGroup(const InitOptions& options, const Rendezvous& place, std::unique_ptr<Transport> transport)
     : Backend(place), timeout_(options.timeout), canonical_(options.reduction == Reduction::kCanonical),
       small_bytes_(std::clamp<std::size_t>(kHeadedBytesOfAll / static_cast<std::size_t>(size_), 256, kHeadedBytes)),
-      transport_(std::move(transport)), lanes_(1 + 2 * static_cast<std::size_t>(size_)),
-      messages_sent_(static_cast<std::size_t>(size_)), messages_received_(static_cast<std::size_t>(size_)),
-      heads_(static_cast<std::size_t>(size_)), transfer_heads_(static_cast<std::size_t>(size_)),
-      news_(static_cast<std::size_t>(size_) + 1), news_parcels_(static_cast<std::size_t>(size_)),
-      answers_(static_cast<std::size_t>(size_), kNoAnswer), failed_steps_(static_cast<std::size_t>(size_)) {
+      transport_(std::move(transport)),
+      liveness_(place.liveness ? std::static_pointer_cast<MessageLiveness>(place.liveness)
+                               : std::make_shared<MessageLiveness>(rank_, size_, transport_)),
+      lanes_(1 + 2 * static_cast<std::size_t>(size_)), messages_sent_(static_cast<std::size_t>(size_)),
+      messages_received_(static_cast<std::size_t>(size_)), heads_(static_cast<std::size_t>(size_)),
+      transfer_heads_(static_cast<std::size_t>(size_)), news_(static_cast<std::size_t>(size_) + 1),
+      news_parcels_(static_cast<std::size_t>(size_)), step_outbox_(*transport_, Channel::kFailedSteps),
+      failed_steps_(static_cast<std::size_t>(size_)) {
   try {
-    question_parcel_ = transport_->receive(kAnyRank, Channel::kQuestions, &question_, sizeof(Note));
+    step_parcel_ = transport_->receive(kAnyRank, Channel::kFailedSteps, &step_note_, sizeof(Note));
     for (int peer = 0; peer < size_; ++peer) {
       if (peer == rank_) continue;
       const auto r = static_cast<std::size_t>(peer);
@@ -50,6 +53,7 @@ MessageGroup::MessageGroup(const InitOptions& options, const Rendezvous& place, 
   } catch (const PeerLost& lost) {
     throw CommError(fmt::format("init_process_group: {} is gone: {}", text_of(lost.peer), lost.why));
   }
+  for (const Lane& lane : lanes_) liveness_->add(lane.waits_for);
 }
 
 MessageGroup::~MessageGroup() {
@@ -71,13 +75,14 @@ MessageGroup::~MessageGroup() {
   stopping_ = true;
   lock.unlock();
   if (leaves) {
-    tell_others(std::uncaught_exceptions() > 0 ? Poison::kLeftByError : Poison::kLeft, rank_);
+    tell_others(std::uncaught_exceptions() > 0 ? Poison::kLeftByError : Poison::kLeft, global_rank(rank_));
     transport_->hang_up(std::uncaught_exceptions() > 0);
   }
   for (Lane& lane : lanes_) {
     lane.thread_wanted.notify_all();
     if (lane.thread.joinable()) lane.thread.join();
   }
+  for (const Lane& lane : lanes_) liveness_->remove(lane.waits_for);
   lock.lock();
   end_lanes();
 }
@@ -217,9 +222,10 @@ bool MessageGroup::run_front(Lane& lane, std::unique_lock<std::mutex>& lock, Dea
   } catch (const StepFailed& failed) {
     fail(explain_failed_step(*work, failed.rank));
   } catch (const CommError& error) {
-    fail({Poison::kDisagreed, work->heard < size_ ? work->heard : rank_, error.what()});
+    fail({Poison::kDisagreed, global_rank(work->heard < size_ ? work->heard : rank_), error.what()});
   } catch (const std::exception& error) {
-    fail({Poison::kFailed, rank_, fmt::format("{}: {}", work->call.describe(), error.what()), error.what()});
+    fail({Poison::kFailed, global_rank(rank_), fmt::format("{}: {}", work->call.describe(), error.what()),
+          error.what()});
   }
   lane.waits_for.store(kNobody, std::memory_order_relaxed);
   lock.lock();

@@ -22,6 +22,7 @@
 #include <thread>
 #include <vector>
 
+#include "lockstep/parallel/comm/backends/message_liveness_internal.h"
 #include "lockstep/parallel/comm/backends/transport_internal.h"
 #include "lockstep/parallel/comm/group_failure_internal.h"
 
@@ -51,11 +52,10 @@ struct FailedSteps {
   std::array<char, 384> text = {};
 };
 
-// A report of a failure, a question or answer between waiting ranks, or news of a failed step.
+// A report of a failure, or news of a failed step.
 struct Note {
-  std::int32_t kind = 0;  // a Poison, or kQuestion, kAnswer, kStepFailed
-  std::int32_t rank = 0;  // the culprit; or the sender
-  std::int32_t waits_for = 0;
+  std::int32_t kind = 0;   // of a failure: a Poison
+  std::int32_t rank = 0;   // the global rank of the culprit; or the sender
   FailedSteps steps = {};  // for Poison::kFailed the text alone
 };
 
@@ -98,11 +98,12 @@ class MessageGroup final : public Backend {
   void fail_group(const std::string& why) override;
   bool has_failed() override;
   std::uint32_t step_failed(std::uint64_t next, const std::string& why) override;
+  std::shared_ptr<Liveness> liveness() const override { return liveness_; }
 
  private:
   friend class MessageWork;
 
-  static constexpr int kNobody = -1, kNoAnswer = -2;
+  static constexpr int kNobody = MessageLiveness::kNobody;
   // A queue of operations that run one after another: all collectives; all transfers with one peer in one direction.
   struct Lane {
     std::deque<std::shared_ptr<MessageWork>> queue;
@@ -111,7 +112,7 @@ class MessageGroup final : public Backend {
     std::thread thread;
     std::condition_variable thread_wanted;
     bool wants_thread = false;
-    std::atomic<int> waits_for{kNobody};  // the rank that a thread waits for
+    std::atomic<int> waits_for{kNobody};  // the global rank that a thread waits for
   };
   // Receives posted for the next headers from one peer.
   struct Mailbox {
@@ -165,7 +166,7 @@ class MessageGroup final : public Backend {
   // --- failing (message_failures.cpp) ---
   struct Failure {
     Poison reason;
-    int culprit;
+    int culprit;            // a global rank, which may be outside this group after a timeout
     std::string message;    // for this rank
     std::string what = {};  // has happened to the culprit, for the others; or empty
   };
@@ -173,25 +174,22 @@ class MessageGroup final : public Backend {
   void look_around(Lane& lane, std::unique_lock<std::mutex>& lock, Deadline& deadline);
   void check_hope(const MessageWork& work, int waited_for, Deadline& deadline);
   void fail(const Failure& failure);
-  Failure failure_of(const MessageWork& work, Poison reason, int culprit, const std::string& what = "") const;
+  Failure failure_of(const MessageWork& work, Poison reason, int global_culprit, const std::string& what = "") const;
   Failure explain(const MessageWork& work, const PeerLost& lost);
   Failure explain_departure(const MessageWork& work, const Failure& departure);
   Failure explain_delay(const MessageWork& work, int waited_for);
-  void answer_questions();
-  void answer_until(std::chrono::milliseconds at_most, FunctionRef<bool()> is_over);
-  std::vector<int> unanswered(const std::vector<int>& asked);
-  std::vector<int> find_silent(const std::vector<int>& late);
-  void send_sign(int to, const Note& note);
+  void read_failed_steps();
   int find_failed_step(const MessageWork& work, bool is_waited_for);
   Failure explain_failed_step(const MessageWork& work, int rank);
   std::optional<Failure> report_of(const MessageWork& work, int peer, Deadline* deadline);
-  void tell_others(Poison reason, int culprit, const std::string& what = {});
+  void tell_others(Poison reason, int global_culprit, const std::string& what = {});
   void end_lanes();
 
   std::chrono::milliseconds timeout_;
   bool canonical_;
   std::size_t small_bytes_;  // maximum of data after a header
-  std::unique_ptr<Transport> transport_;
+  std::shared_ptr<Transport> transport_;
+  std::shared_ptr<MessageLiveness> liveness_;
 
   std::mutex mutex_;  // guards the members up to stopping_; the front of a queue belongs to the thread that drives it
   std::condition_variable changed_;
@@ -205,15 +203,10 @@ class MessageGroup final : public Backend {
   std::mutex news_mutex_;                        // guards the failure reports: several queues may fail at once
   std::vector<Note> news_;                       // failure reports by peer; the last one is this rank's own
   Parcels news_parcels_, own_news_;
-  // The rank that each rank waits for. Ranks ask each other after a timeout. Also guarded by news_mutex_.
-  struct Sign {
-    Note note;
-    std::unique_ptr<Parcel> parcel;
-  };
-  Note question_;  // the next question or answer from any rank
-  std::unique_ptr<Parcel> question_parcel_;
-  std::deque<Sign> own_signs_;
-  std::vector<int> answers_;               // by peer: the rank it waits for, or kNoAnswer
+  // Also guarded by news_mutex_:
+  Note step_note_;  // the next news of a failed step, from any rank
+  std::unique_ptr<Parcel> step_parcel_;
+  Outbox<Note> step_outbox_;
   std::vector<FailedSteps> failed_steps_;  // by rank
 };
 

@@ -11,9 +11,18 @@
 namespace lockstep::parallel {
 
 // Messages from one rank to another on one channel arrive in the order in which they were sent.
-enum class Channel : int { kHeads, kParts, kResults, kTransferHeads, kTransfers, kFailures, kQuestions };
-inline constexpr int kChannels = 7;
-inline constexpr int kAnyRank = -1;  // any sender, for messages on kQuestions, which contain the sender's rank
+enum class Channel : int {
+  kHeads,
+  kParts,
+  kResults,
+  kTransferHeads,
+  kTransfers,
+  kFailures,
+  kFailedSteps,
+  kQuestions,  // used only in the original group, see MessageLiveness
+};
+inline constexpr int kChannels = 8;
+inline constexpr int kAnyRank = -1;  // any sender, on the last two channels, whose messages contain the sender's rank
 
 // A posted send or receive (a request). Destroying an incomplete one cancels it for good.
 class Parcel {

@@ -287,6 +287,10 @@ TEST_CASE("a stopped rank is named even by a rank that waits for it only through
   check_stopped_rank("shm");
 }
 
+TEST_CASE("a stopped rank is named even by ranks that wait for it in another group, or for such a rank") {
+  check_stopped_rank_of_other_group("shm");
+}
+
 TEST_CASE("after a failure the surviving processes can make the group again") {
   const std::string again = fresh_group();
   const auto ended = ranks_of(3, [&](const Group& first) {

@@ -143,6 +143,10 @@ TEST_CASE("gloo: a stopped rank is named even by a rank that waits for it only t
   check_stopped_rank("gloo");
 }
 
+TEST_CASE("gloo: a stopped rank is named even by ranks that wait for it in another group, or for such a rank") {
+  check_stopped_rank_of_other_group("gloo");
+}
+
 TEST_CASE("gloo: messages between some ranks do not disturb the collectives of all ranks") {
   for (const int size : {3, 4}) with_group("gloo", size, check_point_to_point);
   with_group("gloo", 3, check_other_tag);

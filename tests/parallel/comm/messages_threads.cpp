@@ -229,6 +229,47 @@ TEST_CASE("messages: in a chain of ranks that wait for each other, all name the 
   }
 }
 
+TEST_CASE("messages: a rank that waits in one group is not blamed in another group made from the same one") {
+  for (const bool waits : {false, true}) {
+    for (const std::int64_t count : {10, 100'000}) {
+      CAPTURE(waits);
+      CAPTURE(count);
+      const auto all_post = std::make_shared<Post>(4), copy_post = std::make_shared<Post>(4),
+                 pair_post = std::make_shared<Post>(2);
+      std::atomic<int> gave_up{0};
+      run_threads(4, [&](int rank) {
+        const auto join = [&](par::Rendezvous place, const std::shared_ptr<Post>& post) {
+          auto transport = std::make_unique<PostTransport>(post, place.rank, waits);
+          return std::make_unique<par::MessageGroup>(par::InitOptions{.timeout = std::chrono::seconds(1)},
+                                                     std::move(place), std::move(transport));
+        };
+        const auto all = join({.rank = rank, .size = 4}, all_post);
+        const auto copy =
+            join({.rank = rank, .size = 4, .members = {0, 1, 2, 3}, .liveness = all->liveness()}, copy_post);
+        if (rank < 3) {
+          const ls::Tensor t = ls::zeros({count});
+          std::unique_ptr<par::Backend> pair;
+          if (rank < 2)
+            pair = join({.rank = rank, .size = 2, .members = {0, 1}, .liveness = all->liveness()}, pair_post);
+          const std::string error = error_of<ls::CommTimeout>([&] {
+            // Rank 0 waits for rank 1 in a group without rank 3, rank 1 for a message from rank 3, rank 2 for all.
+            (rank == 0   ? start(*pair, par::Kind::kAllReduce, t, t)
+             : rank == 1 ? message(*copy, par::Kind::kRecv, 3, count)
+                         : start(*all, par::Kind::kAllReduce, t, t))
+                ->wait();
+          });
+          const std::string blame = error.substr(error.find("): "));
+          CHECK_MESSAGE(contains(blame, rank == 0 ? "global rank 3 does not answer" : "rank 3 "), error);
+          for (int other = 0; other < 3; ++other)
+            CHECK_MESSAGE(!contains(blame, "rank " + std::to_string(other)), error);
+          ++gave_up;
+        }
+        while (gave_up < 3) std::this_thread::yield();
+      });
+    }
+  }
+}
+
 TEST_CASE(
     "messages: in a cycle of ranks that wait for each other, each names its next one, or repeats another rank's "
     "error") {
