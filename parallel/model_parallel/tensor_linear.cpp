@@ -29,28 +29,6 @@ Tensor joined(const std::vector<Tensor>& columns) {
   return columns.size() == 1 ? columns[0].contiguous() : cat(columns, -1);
 }
 
-// Slices side by side: part 0 of all slices, then part 1, and so on. Gradients of slices are contiguous.
-Tensor join_columns(const std::vector<Tensor>& of_slices, std::int64_t parts) {
-  if (of_slices.size() == 1) return of_slices[0];
-  std::vector<Tensor> columns;
-  {
-    const NoGradGuard no_grad;
-    for (std::int64_t p = 0; p < parts; ++p) {
-      for (const Tensor& slice : of_slices) {
-        const std::int64_t each = slice.size(-1) / parts;
-        columns.push_back(slice.detach().narrow(-1, p * each, each));
-      }
-    }
-    columns = {cat(columns, -1)};
-  }
-  const std::size_t count = of_slices.size();
-  return autograd::record("join_columns", columns[0], of_slices, [count, parts](const Tensor& grad, const Needs&) {
-    Gradients out;
-    for (std::size_t j = 0; j < count; ++j) out.push_back(joined(columns_of(grad, parts, count, j)));
-    return out;
-  });
-}
-
 // The columns of each slice, contiguous.
 std::vector<Tensor> split_columns(const Tensor& x, std::size_t slices) {
   if (slices == 1) return {x.contiguous()};
@@ -91,6 +69,27 @@ const Tensor& only_input(const char* style, const std::vector<Tensor>& inputs) {
 }
 
 }  // namespace
+
+Tensor join_columns(const std::vector<Tensor>& of_slices, std::int64_t parts) {
+  if (of_slices.size() == 1) return of_slices[0];
+  std::vector<Tensor> columns;
+  {
+    const NoGradGuard no_grad;
+    for (std::int64_t p = 0; p < parts; ++p) {
+      for (const Tensor& slice : of_slices) {
+        const std::int64_t each = slice.size(-1) / parts;
+        columns.push_back(slice.detach().narrow(-1, p * each, each));
+      }
+    }
+    columns = {cat(columns, -1)};
+  }
+  const std::size_t count = of_slices.size();
+  return autograd::record("join_columns", columns[0], of_slices, [count, parts](const Tensor& grad, const Needs&) {
+    Gradients out;
+    for (std::size_t j = 0; j < count; ++j) out.push_back(joined(columns_of(grad, parts, count, j)));
+    return out;
+  });
+}
 
 ColwiseRunner::ColwiseRunner(std::shared_ptr<const TensorSlices> slices, const std::string& path,
                              const ColwiseParallel& style, std::vector<nn::Parameter> weights,

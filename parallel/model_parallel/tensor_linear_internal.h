@@ -11,6 +11,10 @@
 
 namespace lockstep::parallel {
 
+// The outputs of this rank's slices side by side: part 0 of all slices, then part 1, and so on. Gradients of slices are
+// contiguous.
+Tensor join_columns(const std::vector<Tensor>& of_slices, std::int64_t parts);
+
 // y = x W^T + b with W's rows, the outputs, cut. One product for each slice.
 class ColwiseRunner final : public SharedRunner {
  public:

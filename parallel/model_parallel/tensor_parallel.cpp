@@ -6,13 +6,12 @@
 #include <set>
 #include <utility>
 
-#include <fmt/ranges.h>
-
 #include "lockstep/base/check_internal.h"
 #include "lockstep/nn/layers/attention.h"
 #include "lockstep/nn/module_internal.h"
 #include "lockstep/nn/module_runner_internal.h"
 #include "lockstep/parallel/model_parallel/styles_internal.h"
+#include "lockstep/parallel/model_parallel/tensor_attention_internal.h"
 #include "lockstep/parallel/model_parallel/tensor_linear_internal.h"
 #include "lockstep/parallel/step/model_check_internal.h"
 
@@ -27,12 +26,6 @@ const Style* style_of(const StyledModule& each) {
 }
 
 bool is_power_of_two(std::int64_t n) { return n > 0 && std::has_single_bit(static_cast<std::uint64_t>(n)); }
-
-// "1, 2 or 4"
-std::string choice_of(const std::vector<std::int64_t>& numbers) {
-  if (numbers.size() == 1) return fmt::format("{}", numbers[0]);
-  return fmt::format("{} or {}", fmt::join(numbers.begin(), numbers.end() - 1, ", "), numbers.back());
-}
 
 std::shared_ptr<const TensorSlices> slices_of(const DeviceMesh& axis, int count) {
   const std::vector<MeshAxis> axes = axis.axes();
@@ -84,8 +77,7 @@ void check_rowwise(const StyledModule& each, int slices) {
 }
 
 void check_not_built(const StyledModule& each) {
-  for (const bool is_built : {style_of<VocabParallel>(each) == nullptr, style_of<AttentionParallel>(each) == nullptr,
-                              style_of<Recompute>(each) == nullptr})
+  for (const bool is_built : {style_of<VocabParallel>(each) == nullptr, style_of<Recompute>(each) == nullptr})
     LOCKSTEP_CHECK(is_built, "{}: {}: the style {} is not built yet", kOp, each.path, name_of(each.style));
 }
 
@@ -122,32 +114,34 @@ void check_model(nn::Module& module, const std::vector<StyledModule>& styled) {
   }
 }
 
+// The names of a module's weights that its style cuts.
+std::vector<std::string> cut_weights(const StyledModule& each) {
+  if (style_of<AttentionParallel>(each)) return {"in_proj_weight", "out_proj.weight"};
+  if (style_of<ColwiseParallel>(each) || style_of<RowwiseParallel>(each)) return {"weight"};
+  return {};
+}
+
 // A parameter that is cut in one place and whole in another would be trained twice.
 void check_ties(nn::Module& module, const std::vector<StyledModule>& styled) {
   const StateDict state = nn::listed_state(module);
   for (const StyledModule& each : styled) {
-    if (!style_of<ColwiseParallel>(each) && !style_of<RowwiseParallel>(each)) continue;
-    const Tensor& weight = linear_of(each).weight.master();
-    for (const auto& [name, tensor] : state) {
-      const bool is_tied = tensor.impl().storage == weight.impl().storage && name != nn::join(each.path, "weight");
-      LOCKSTEP_CHECK(!is_tied, "{}: {}.weight is also {}; {} is for a weight of one layer", kOp, each.path, name,
-                     name_of(each.style));
+    for (const std::string& own : cut_weights(each)) {
+      const std::string path = nn::join(each.path, own);
+      const Tensor weight = state.at(path);
+      for (const auto& [name, tensor] : state) {
+        const bool is_tied = tensor.impl().storage == weight.impl().storage && name != path;
+        LOCKSTEP_CHECK(!is_tied, "{}: {} is also {}; {} is for a weight of one layer", kOp, path, name,
+                       name_of(each.style));
+      }
     }
   }
 }
 
 // --- cutting ------------------------------------------------------------------------------------------------------
 
-// Replaces a parameter of a linear layer by this rank's slices. None if the layer has none (no bias).
 std::vector<nn::Parameter> cut(const StyledModule& each, const std::string& name, const Cut& cut,
                                const TensorSlices& slices) {
-  for (const auto& [own, parameter] : each.module->named_parameters()) {
-    if (own != name) continue;
-    std::vector<nn::Parameter> own_slices = cut_parameter(parameter, nn::join(each.path, name), cut, slices);
-    nn::replace_parameter(*each.module, name, own_slices);
-    return own_slices;
-  }
-  return {};
+  return cut_own_parameter(*each.module, each.path, name, cut, slices);
 }
 
 void cut_layer(const StyledModule& each, const std::shared_ptr<const TensorSlices>& slices) {
@@ -160,6 +154,8 @@ void cut_layer(const StyledModule& each, const std::shared_ptr<const TensorSlice
     auto weights = cut(each, "weight", {.dim = 1}, *slices);
     nn::add_runner(*each.module,
                    std::make_shared<const RowwiseRunner>(slices, std::move(weights), linear_of(each).bias));
+  } else if (style_of<AttentionParallel>(each)) {
+    cut_attention(each, slices);
   }
 }
 
@@ -172,6 +168,11 @@ std::int64_t bytes_of_parameters(const nn::Module& module) {
 
 TensorPlan::Layer layer_of(const StyledModule& each, const TensorSlices& slices, std::set<const nn::Module*>& entered) {
   TensorPlan::Layer layer{.path = each.path, .style = name_of(each.style), .first = slices.first()};
+  if (style_of<AttentionParallel>(each)) {
+    const std::int64_t width = dynamic_cast<const nn::MultiheadAttention&>(*each.module).out_proj.weight->size(0);
+    layer.columns = layer.summed_outputs = layer.summed_inputs = width;
+    return layer;
+  }
   const Shape& shape = linear_of(each).weight.master().shape();
   if (style_of<RowwiseParallel>(each)) {
     layer.columns = shape[1];
@@ -195,6 +196,7 @@ TensorPlan parallelize(nn::Module& module, const DeviceMesh& axis, const TensorP
     check_not_built(each);
     if (const auto* const column = style_of<ColwiseParallel>(each)) check_colwise(each, *column, slices->count);
     if (style_of<RowwiseParallel>(each)) check_rowwise(each, slices->count);
+    if (style_of<AttentionParallel>(each)) check_attention(kOp, each, styled, slices->count);
   }
   check_regions(styled);
   check_ties(module, styled);
@@ -212,7 +214,8 @@ TensorPlan parallelize(nn::Module& module, const DeviceMesh& axis, const TensorP
       if (style_of<SequenceParallel>(each)) continue;
       plan.layers.push_back(layer_of(each, *slices, entered));
       cut_layer(each, slices);
-      if (std::ranges::find(parents, each.parent) == parents.end()) parents.push_back(each.parent);
+      nn::Module* const runs_region = style_of<AttentionParallel>(each) ? each.module : each.parent;
+      if (std::ranges::find(parents, runs_region) == parents.end()) parents.push_back(runs_region);
     }
     for (nn::Module* parent : parents) nn::add_runner(*parent, std::make_shared<const RegionRunner>(slices));
   }

@@ -5,6 +5,7 @@
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/ops/creation.h"
 #include "lockstep/nn/deferred.h"
+#include "lockstep/nn/module_internal.h"
 #include "lockstep/parallel/model_parallel/context_blocks_internal.h"
 #include "lockstep/parallel/step/micro_batch_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
@@ -68,6 +69,17 @@ std::vector<nn::Parameter> cut_parameter(const nn::Parameter& whole, const std::
     own.back().set_slice({.name = path, .shape = tensor.shape(), .part = part, .index = j, .of = slices.count});
   }
   return own;
+}
+
+std::vector<nn::Parameter> cut_own_parameter(nn::Module& module, const std::string& path, const std::string& name,
+                                             const Cut& cut, const TensorSlices& slices) {
+  for (const auto& [own, parameter] : module.named_parameters()) {
+    if (own != name) continue;
+    std::vector<nn::Parameter> own_slices = cut_parameter(parameter, nn::join(path, name), cut, slices);
+    nn::replace_parameter(module, name, own_slices);
+    return own_slices;
+  }
+  return {};
 }
 
 }  // namespace lockstep::parallel

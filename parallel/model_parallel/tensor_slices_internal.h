@@ -3,11 +3,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "lockstep/autograd/ops/functions.h"
-#include "lockstep/nn/parameter.h"
+#include "lockstep/nn/module.h"
 #include "lockstep/parallel/comm/process_group.h"
 
 namespace lockstep::parallel {
@@ -38,5 +39,10 @@ struct Cut {
 // This rank's slices of a parameter, as parameters with memory of their own. `path` is the parameter's name in the model.
 std::vector<nn::Parameter> cut_parameter(const nn::Parameter& whole, const std::string& path, const Cut& cut,
                                          const TensorSlices& slices);
+
+// Replaces the module's own parameter `name` by this rank's slices of it, and returns them. None if the module has no such
+// parameter (no bias). `path` is that of the module.
+std::vector<nn::Parameter> cut_own_parameter(nn::Module& module, const std::string& path, const std::string& name,
+                                             const Cut& cut, const TensorSlices& slices);
 
 }  // namespace lockstep::parallel

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -141,20 +143,28 @@ struct Outcome {
   friend bool operator==(const Outcome&, const Outcome&) = default;
 };
 
-// Adds the elements that this rank has of a parameter to those of the others.
+constexpr float kUnset = 12345;
+
+// Adds the elements that this rank has of a parameter to those of the others. Several ranks have equal ones.
 inline void put(Outcome& outcome, const par::ShardedParameter& piece) {
   const nn::ParameterSlice* const slice = piece.parameter.slice();
   std::vector<float>& whole = outcome.parameters[slice ? slice->name : piece.name];
-  whole.resize(static_cast<std::size_t>(slice ? slice->shape.numel() : piece.shape.numel()));
+  whole.resize(static_cast<std::size_t>(slice ? slice->shape.numel() : piece.shape.numel()), kUnset);
   const std::vector<float> values = piece.parameter.master().detach().reshape({-1}).to_vector<float>();
   for (std::int64_t i = 0; i < static_cast<std::int64_t>(values.size()); ++i) {
     const std::int64_t in_slice = piece.part.at(i);
-    whole[static_cast<std::size_t>(slice ? slice->part.at(in_slice) : in_slice)] = values[static_cast<std::size_t>(i)];
+    float& element = whole[static_cast<std::size_t>(slice ? slice->part.at(in_slice) : in_slice)];
+    const float value = values[static_cast<std::size_t>(i)];
+    if (element != kUnset && element != value) {
+      FAIL_CHECK("ranks have different values of ", piece.name);
+      return;
+    }
+    element = value;
   }
 }
 
 template <class Run>
-void train_steps(Run& run, const Layout& layout, const ModelOptions& options, int d, int steps, Outcome& outcome) {
+void train_steps(Run& run, const Layout& layout, bool bf16, int d, int steps, Outcome& outcome) {
   ls::optim::AdamW optimizer(run.parameters(), {.lr = 1e-2});
   const nn::CrossEntropyLoss criterion;
   const std::int64_t rows = kSamples / layout.dp;
@@ -165,7 +175,7 @@ void train_steps(Run& run, const Layout& layout, const ModelOptions& options, in
     optimizer.zero_grad();
     const ls::Tensor loss =
         run.backward(own.slice(1, 0, kTime), own.slice(1, 1, kTime + 1), [&](const ls::Tensor& x, const ls::Tensor& y) {
-          const ls::AutocastGuard autocast(options.bf16 ? std::optional(ls::kBFloat16) : std::nullopt);
+          const ls::AutocastGuard autocast(bf16 ? std::optional(ls::kBFloat16) : std::nullopt);
           return criterion(run.module()(x).flatten(0, 1).to(ls::kFloat32), y.flatten());
         });
     outcome.losses.push_back(loss.template item<double>());
@@ -174,19 +184,26 @@ void train_steps(Run& run, const Layout& layout, const ModelOptions& options, in
   }
 }
 
-inline void train_on(const Group& group, int slices, const Layout& layout, const ModelOptions& options, int steps,
+// A model with its plan.
+struct Subject {
+  std::function<std::unique_ptr<nn::Module>()> make;
+  par::ParallelPlan plan;
+  bool bf16 = false, deferred = false;
+};
+
+inline void train_on(const Group& group, int slices, const Layout& layout, const Subject& subject, int steps,
                      Outcome& outcome, std::mutex& mutex) {
   ls::manual_seed(3);
   const par::DeviceMesh mesh(group, {{"dp", layout.dp}, {"tp", layout.tp}});
   std::optional<nn::DeferredInit> deferred;
-  if (options.deferred) deferred.emplace();
-  Model model(options);
+  if (subject.deferred) deferred.emplace();
+  const std::unique_ptr<nn::Module> model = subject.make();
   deferred.reset();
-  par::parallelize(model, mesh["tp"], {.tensor_slices = slices, .plan = plan_of(options)});
+  par::parallelize(*model, mesh["tp"], {.tensor_slices = slices, .plan = subject.plan});
   Outcome own;
   const int d = mesh["dp"].rank(), each = kMicroBatches / layout.dp;
   const auto finish = [&](auto& run) {
-    train_steps(run, layout, options, d, steps, own);
+    train_steps(run, layout, subject.bf16, d, steps, own);
     const std::lock_guard lock(mutex);
     if (outcome.losses.empty()) outcome.losses = own.losses, outcome.norms = own.norms;
     CHECK(outcome.losses == own.losses);
@@ -194,41 +211,65 @@ inline void train_on(const Group& group, int slices, const Layout& layout, const
     for (const par::ShardedParameter& piece : run.named_parameters()) put(outcome, piece);
   };
   if (layout.dp == 1 && layout.stage == 0) {
-    par::GradientAccumulation run(model, {.micro_batches = kMicroBatches});
+    par::GradientAccumulation run(*model, {.micro_batches = kMicroBatches});
     finish(run);
   } else if (layout.stage == 0) {
-    par::DistributedDataParallel run(model, mesh["dp"].group(), {.micro_batches_per_rank = each});
+    par::DistributedDataParallel run(*model, mesh["dp"].group(), {.micro_batches_per_rank = each});
     finish(run);
   } else {
-    par::ShardedDataParallel run(model, mesh["dp"].group(),
+    par::ShardedDataParallel run(*model, mesh["dp"].group(),
                                  {.stage = layout.stage, .units = {"blocks.*"}, .micro_batches_per_rank = each});
     finish(run);
   }
 }
 
-inline Outcome train(int slices, const Layout& layout, const ModelOptions& options, int steps = 3) {
+inline Outcome train_subject(int slices, const Layout& layout, const Subject& subject, int steps = 3) {
   Outcome outcome;
   std::mutex mutex;
   if (layout.ranks() == 1)
-    train_on(nullptr, slices, layout, options, steps, outcome, mutex);
+    train_on(nullptr, slices, layout, subject, steps, outcome, mutex);
   else
     with_threads("local", layout.ranks(),
-                 [&](const Group& group) { train_on(group, slices, layout, options, steps, outcome, mutex); });
+                 [&](const Group& group) { train_on(group, slices, layout, subject, steps, outcome, mutex); });
   return outcome;
 }
 
+inline Subject subject_with(const ModelOptions& options) {
+  return {.make = [options] { return std::make_unique<Model>(options); },
+          .plan = plan_of(options),
+          .bf16 = options.bf16,
+          .deferred = options.deferred};
+}
+inline Outcome train(int slices, const Layout& layout, const ModelOptions& options, int steps = 3) {
+  return train_subject(slices, layout, subject_with(options), steps);
+}
+
 // All layouts have the bits of the first.
-inline void check_same(int slices, const ModelOptions& options, const std::vector<Layout>& layouts) {
+inline void check_same_bits(int slices, const Subject& subject, const std::vector<Layout>& layouts) {
   std::optional<Outcome> want;
   for (const Layout& layout : layouts) {
     CAPTURE(slices);
     CAPTURE(layout.describe());
-    const Outcome got = train(slices, layout, options);
+    const Outcome got = train_subject(slices, layout, subject);
     if (!want) want = got;
     CHECK(got.losses == want->losses);
     CHECK(got.norms == want->norms);
     for (const auto& [name, values] : want->parameters) CHECK_MESSAGE(got.parameters.at(name) == values, name);
     CHECK(got.parameters.size() == want->parameters.size());
+  }
+}
+
+inline void check_same(int slices, const ModelOptions& options, const std::vector<Layout>& layouts) {
+  check_same_bits(slices, subject_with(options), layouts);
+}
+
+// With several slices, losses are near those of one.
+inline void check_near(int slices, const Layout& layout, const Subject& subject, int steps = 3) {
+  const Outcome one = train_subject(1, {}, subject, steps),
+ several = train_subject(slices, layout, subject, steps);
+  for (std::size_t i = 0; i < one.losses.size(); ++i) {
+    CHECK(several.losses[i] == doctest::Approx(one.losses[i]).epsilon(1e-5));
+    CHECK(several.norms[i] == doctest::Approx(one.norms[i]).epsilon(1e-4));
   }
 }
 
