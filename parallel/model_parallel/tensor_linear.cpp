@@ -6,6 +6,7 @@
 #include "lockstep/autograd/node.h"
 #include "lockstep/autograd/ops/creation.h"
 #include "lockstep/base/check_internal.h"
+#include "lockstep/parallel/model_parallel/tensor_repeat_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::parallel {
@@ -103,12 +104,14 @@ Tensor ColwiseRunner::run(const std::vector<Tensor>& inputs, Forward /*forward*/
                  describe(x), weights_[0]->size(1));
   TensorRegion* const region = TensorRegion::current();
   const std::vector<Tensor> entered = region ? region->enter(x) : enter_slices(slices_, x.contiguous());
+  const std::vector<Tensor> weights = repeated_slices(slices_, weights_, style_.repeat),
+                            biases = repeated_slices(slices_, biases_, style_.repeat);
   std::vector<Tensor> outputs;
-  for (std::size_t j = 0; j < weights_.size(); ++j)
-    outputs.push_back(linear(entered[j], weights_[j], biases_.empty() ? Tensor() : biases_[j].tensor()));
+  for (std::size_t j = 0; j < weights.size(); ++j)
+    outputs.push_back(linear(entered[j], weights[j], biases.empty() ? Tensor() : biases[j]));
   const Tensor y = join_columns(outputs, style_.parts);
   if (style_.gather_output) return gathered_columns(slices_, y, style_.parts);
-  if (region) region->open(path_, y.size(-1), style_.parts);
+  if (region) region->open(path_, y.size(-1), style_.parts, style_.repeat > 1);
   return y;
 }
 

@@ -13,6 +13,7 @@
 #include "lockstep/parallel/model_parallel/styles_internal.h"
 #include "lockstep/parallel/model_parallel/tensor_attention_internal.h"
 #include "lockstep/parallel/model_parallel/tensor_linear_internal.h"
+#include "lockstep/parallel/model_parallel/tensor_repeat_internal.h"
 #include "lockstep/parallel/step/model_check_internal.h"
 
 namespace lockstep::parallel {
@@ -53,7 +54,8 @@ void check_colwise(const StyledModule& each, const ColwiseParallel& style, int s
   LOCKSTEP_CHECK(style.parts >= 1 && style.multiple_of >= 1 && style.repeat >= 1,
                  "{}: {}: .parts is {}, .multiple_of {}, .repeat {}; expected 1 or more", kOp, each.path, style.parts,
                  style.multiple_of, style.repeat);
-  LOCKSTEP_CHECK(style.repeat == 1, "{}: {}: .repeat is not built yet; use 1", kOp, each.path);
+  check_repeat(kOp, each.path, style, outputs, slices);
+  if (slices > 1) slices /= style.repeat;  // distinct ones
   LOCKSTEP_CHECK(outputs % style.parts == 0, "{}: {}: .parts = {}: {} outputs are not {} equal parts", kOp, each.path,
                  style.parts, outputs, style.parts);
   const std::int64_t part = outputs / style.parts;
@@ -66,8 +68,9 @@ void check_colwise(const StyledModule& each, const ColwiseParallel& style, int s
   LOCKSTEP_CHECK(part / slices % style.multiple_of == 0,
                  "{}: {}: {} outputs in {} slices: {} columns are not whole heads of {}; {}", kOp, each.path, part,
                  slices, part / slices, style.multiple_of,
-                 possible.empty() ? std::string("set .multiple_of to the size of a head")
-                                  : fmt::format("use {} slices", choice_of(possible)));
+                 possible.empty()
+                     ? std::string("set .multiple_of to the size of a head")
+                     : fmt::format("use {} slices", choice_of(possible)) + repeat_hint(style, part, slices));
 }
 
 void check_rowwise(const StyledModule& each, int slices) {
@@ -146,7 +149,7 @@ std::vector<nn::Parameter> cut(const StyledModule& each, const std::string& name
 
 void cut_layer(const StyledModule& each, const std::shared_ptr<const TensorSlices>& slices) {
   if (const auto* const column = style_of<ColwiseParallel>(each)) {
-    const Cut rows{.dim = 0, .parts = column->parts};
+    const Cut rows{.dim = 0, .parts = column->parts, .repeat = column->repeat};
     auto weights = cut(each, "weight", rows, *slices), biases = cut(each, "bias", rows, *slices);
     nn::add_runner(*each.module, std::make_shared<const ColwiseRunner>(slices, each.path, *column, std::move(weights),
                                                                        std::move(biases)));
@@ -178,7 +181,7 @@ TensorPlan::Layer layer_of(const StyledModule& each, const TensorSlices& slices,
     layer.columns = shape[1];
     layer.summed_outputs = shape[0];
   } else {
-    layer.columns = shape[0];
+    layer.columns = shape[0] * style_of<ColwiseParallel>(each)->repeat;  // of all slices
     layer.summed_inputs = entered.insert(each.parent).second ? shape[1] : 0;
     layer.gathered_outputs = style_of<ColwiseParallel>(each)->gather_output ? shape[0] : 0;
   }

@@ -34,9 +34,9 @@ const std::vector<Tensor>& TensorRegion::enter(const Tensor& x) {
   return entries_.emplace_back(x, enter_slices(slices_, x.contiguous())).second;
 }
 
-void TensorRegion::open(const std::string& layer, std::int64_t own_columns, std::int64_t parts) {
+void TensorRegion::open(const std::string& layer, std::int64_t own_columns, std::int64_t parts, bool repeated) {
   opened_by = layer;
-  columns.push_back({.run = own_columns / parts, .parts = parts});
+  columns.push_back({.run = own_columns / parts, .parts = parts, .sharing = repeated ? slices_->local() : 0});
 }
 
 Tensor RegionRunner::run(const std::vector<Tensor>& inputs, Forward forward) const {

@@ -58,15 +58,16 @@ std::vector<nn::Parameter> cut_parameter(const nn::Parameter& whole, const std::
                                          const TensorSlices& slices) {
   const NoGradGuard no_grad;
   const Tensor& tensor = whole.master();
+  const auto repeat = static_cast<int>(cut.repeat), count = slices.count / repeat;
   Shape shape = tensor.shape();
-  shape[static_cast<std::size_t>(positive(cut.dim, shape))] /= slices.count;
+  shape[static_cast<std::size_t>(positive(cut.dim, shape))] /= count;
   std::vector<nn::Parameter> own;
-  for (int j = slices.first(); j < slices.first() + slices.local(); ++j) {
-    const TensorPart part = TensorPart::slice(tensor.shape(), static_cast<int>(cut.dim), j, slices.count, cut.parts);
+  for (int j = slices.first() / repeat; j * repeat < slices.first() + slices.local(); ++j) {
+    const TensorPart part = TensorPart::slice(tensor.shape(), static_cast<int>(cut.dim), j, count, cut.parts);
     own.emplace_back(nn::is_deferred(tensor) ? nn::initial_values(tensor, part).view(shape)
-                                             : slice_of(tensor.detach(), cut, j, slices.count));
+                                             : slice_of(tensor.detach(), cut, j, count));
     own.back().master().requires_grad_(tensor.requires_grad());
-    own.back().set_slice({.name = path, .shape = tensor.shape(), .part = part, .index = j, .of = slices.count});
+    own.back().set_slice({.name = path, .shape = tensor.shape(), .part = part, .index = j, .of = count});
   }
   return own;
 }

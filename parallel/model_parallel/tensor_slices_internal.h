@@ -31,12 +31,14 @@ Tensor sum_over_slices(const TensorSlices& slices, std::vector<Tensor> terms, Ph
 // The columns of all ranks, (..., columns of a rank) to (..., columns of all).
 Tensor gather_columns(const TensorSlices& slices, const Tensor& own, std::string_view name);
 
-// How a parameter is cut: along `dim`, each of `parts` equal parts of it by itself.
+// How a parameter is cut: along `dim`, each of `parts` equal parts of it by itself. With `repeat`, so many slices, one
+// after another, share their elements, and the parameter has that many times fewer distinct ones.
 struct Cut {
-  std::int64_t dim = 0, parts = 1;
+  std::int64_t dim = 0, parts = 1, repeat = 1;
 };
 
-// This rank's slices of a parameter, as parameters with memory of their own. `path` is the parameter's name in the model.
+// This rank's distinct slices of a parameter, as parameters with memory of their own. `path` is the parameter's name in
+// the model.
 std::vector<nn::Parameter> cut_parameter(const nn::Parameter& whole, const std::string& path, const Cut& cut,
                                          const TensorSlices& slices);
 
