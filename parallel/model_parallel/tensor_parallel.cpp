@@ -12,6 +12,7 @@
 #include "lockstep/nn/module_runner_internal.h"
 #include "lockstep/parallel/model_parallel/styles_internal.h"
 #include "lockstep/parallel/model_parallel/tensor_attention_internal.h"
+#include "lockstep/parallel/model_parallel/tensor_inner_internal.h"
 #include "lockstep/parallel/model_parallel/tensor_linear_internal.h"
 #include "lockstep/parallel/model_parallel/tensor_repeat_internal.h"
 #include "lockstep/parallel/step/model_check_internal.h"
@@ -211,6 +212,7 @@ TensorPlan parallelize(nn::Module& module, const DeviceMesh& axis, const TensorP
 
   TensorPlan plan{.slices = slices->count, .ranks = slices->ranks(), .whole_bytes = bytes_of_parameters(module)};
   if (slices->count > 1) {
+    prepare_inner_modules(module, styled, slices);
     std::set<const nn::Module*> entered;
     std::vector<nn::Module*> parents;
     for (const StyledModule& each : styled) {

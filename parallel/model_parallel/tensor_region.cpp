@@ -9,15 +9,15 @@ namespace lockstep::parallel {
 using autograd::Gradients;
 using autograd::Needs;
 
-std::vector<Tensor> enter_slices(const std::shared_ptr<const TensorSlices>& slices, const Tensor& x) {
+std::vector<Tensor> enter_slices(const std::shared_ptr<const TensorSlices>& slices, const Tensor& x, Phase phase) {
   std::vector<Tensor> entered;
   for (int j = 0; j < slices->local(); ++j) entered.push_back(x.detach());
-  return autograd::record_all(
-      "tensor_entry", std::move(entered), {x}, [slices](autograd::Tensors& grads, const Needs&) {
-        std::vector<Tensor> terms(grads.begin(), grads.end());
-        if (terms.size() == 1) terms[0] = terms[0].clone();  // others may have it, too
-        return Gradients{sum_over_slices(*slices, std::move(terms), Phase::kActivationGradients, "tensor entry")};
-      });
+  return autograd::record_all("tensor_entry", std::move(entered), {x},
+                              [slices, phase](autograd::Tensors& grads, const Needs&) {
+                                std::vector<Tensor> terms(grads.begin(), grads.end());
+                                if (terms.size() == 1) terms[0] = terms[0].clone();  // others may have it, too
+                                return Gradients{sum_over_slices(*slices, std::move(terms), phase, "tensor entry")};
+                              });
 }
 
 TensorRegion::TensorRegion(const std::shared_ptr<const TensorSlices>& slices) : slices_(slices) {

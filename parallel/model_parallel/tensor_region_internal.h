@@ -13,7 +13,8 @@
 namespace lockstep::parallel {
 
 // x for each of this rank's slices; their gradients are summed over all slices. `x` is the same on all ranks.
-std::vector<Tensor> enter_slices(const std::shared_ptr<const TensorSlices>& slices, const Tensor& x);
+std::vector<Tensor> enter_slices(const std::shared_ptr<const TensorSlices>& slices, const Tensor& x,
+                                 Phase phase = Phase::kActivationGradients);
 
 // One call of a module with layers that are cut.
 class TensorRegion final : public random::SliceContext {
