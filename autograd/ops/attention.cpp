@@ -144,18 +144,48 @@ random::Position next_attention_dropout(const Tensor& q, std::int64_t weights_of
   const std::int64_t heads = leading_of(q).numel();
   const random::SliceContext* const context = random::slice_context();
   if (!context || !context->is_open()) return raw::next_dropout(heads * weights_of_head, q.device());
-  const std::int64_t run = q.dim() >= 3 ? q.size(-3) : 0, grouped = q.dim() >= 4 ? run * q.size(-4) : 0;
-  const auto fits = [&](std::int64_t count) { return count > 0 && context->run_of(count * q.size(-1)) > 0; };
-  LOCKSTEP_CHECK(fits(run) || fits(grouped),
+  const std::int64_t run = q.dim() >= 3 ? q.size(-3) * (context->has_groups ? q.size(-4) : 1) : 0;
+  LOCKSTEP_CHECK(run > 0 && context->run_of(run * q.size(-1)) > 0,
                  "{}: q is {}, and runs after {}, whose outputs tensor parallelism has cut; with dropout expected "
                  "(batch, heads, time, dim) with heads * dim = {}, the columns of this rank",
                  kAttention, describe(q), context->opened_by, context->columns.back().run);
-  const auto own = static_cast<std::uint64_t>((fits(run) ? run : grouped) * weights_of_head / 4);
+  const auto own = static_cast<std::uint64_t>(run * weights_of_head / 4);
   return raw::next_dropout(heads * weights_of_head * context->ranks, q.device(),
                            {.own = own,
                             .all = own * static_cast<std::uint64_t>(context->ranks),
                             .first = own * static_cast<std::uint64_t>(context->rank)});
 }
+
+namespace {
+
+// Tells the region of tensor parallelism, if there is one, that attention has groups of heads.
+class GroupsGuard {
+ public:
+  explicit GroupsGuard(random::SliceContext* context) : context_(context) {
+    if (context_) outer_ = std::exchange(context_->has_groups, true);
+  }
+  ~GroupsGuard() {
+    if (context_) context_->has_groups = outer_;
+  }
+  GroupsGuard(const GroupsGuard&) = delete;
+  GroupsGuard& operator=(const GroupsGuard&) = delete;
+
+ private:
+  random::SliceContext* context_;
+  bool outer_ = false;
+};
+
+// If slices share the heads of k, each must have one: the first of its queries' heads attend to the first of its heads of k.
+void require_shared_heads(const random::SliceContext& context, const Tensor& k) {
+  for (const auto& [width, parts, sharing] : context.columns) {
+    LOCKSTEP_CHECK(sharing == 0 || width != k.size(-3) * k.size(-1) || k.size(-3) == sharing,
+                   "{}: k has {} heads on the {} slices of this rank, which share them with others (ColwiseParallel's "
+                   ".repeat); expected one head on each: set .repeat to the slices divided by the heads of k",
+                   kAttention, k.size(-3), sharing);
+  }
+}
+
+}  // namespace
 
 // k and v broadcast over the heads of a group.
 Tensor grouped_attention(const Tensor& q, const Tensor& k, const Tensor& v, AttentionOptions options) {
@@ -175,6 +205,9 @@ Tensor grouped_attention(const Tensor& q, const Tensor& k, const Tensor& v, Atte
   if (const Tensor& mask = options.attn_mask; mask.defined() && mask.dim() >= 3)
     options.attn_mask = mask.size(-3) == heads && heads > 1 ? grouped(mask) : mask.unsqueeze(-3);
   options.enable_gqa = false;
+  random::SliceContext* const context = random::slice_context();
+  if (context) require_shared_heads(*context, k);
+  const GroupsGuard guard(context);
   return scaled_dot_product_attention(grouped(q), k.unsqueeze(-3), v.unsqueeze(-3), options).flatten(-4, -3);
 }
 

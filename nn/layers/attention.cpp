@@ -8,6 +8,7 @@
 #include "lockstep/base/check_internal.h"
 #include "lockstep/nn/init.h"
 #include "lockstep/nn/initial_internal.h"
+#include "lockstep/nn/layers/attention_internal.h"
 #include "lockstep/nn/layers/layers.h"
 #include "lockstep/nn/module_runner_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
@@ -48,15 +49,48 @@ void require_mask_dtype(const char* name, const Tensor& mask) {
 // A mask as scaled_dot_product_attention takes it.
 Tensor inverted(const Tensor& mask) { return mask.dtype() == kBool ? ~mask : mask; }
 
-// Both masks, undefined if there is none; `scores` is (batch, heads, time, time_k).
-Tensor attn_mask_for(const Tensor& mask, const Shape& scores) {
+bool is_same(const Tensor& a, const Tensor& b) { return &a.impl() == &b.impl(); }
+
+// q, k and v of all heads. Without a bias, `bias` is undefined.
+std::vector<Tensor> project(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& weight,
+                            const Tensor& bias) {
+  if (is_same(query, key) && is_same(key, value)) return chunk(linear(query, weight, bias), 3, -1);
+  const std::int64_t width = weight.size(1);
+  const Tensor* const inputs[] = {&query, &key, &value};
+  std::vector<Tensor> projected;
+  for (std::int64_t i = 0; i < 3; ++i)
+    projected.push_back(linear(*inputs[i], weight.narrow(0, i * width, width),
+                               bias.defined() ? bias.narrow(0, i * width, width) : Tensor()));
+  return projected;
+}
+
+// The runner that has some of the heads; null: all are here.
+std::shared_ptr<const HeadSlices> head_slices_of(const MultiheadAttention& module) {
+  if (!ModuleRunner::exists()) return nullptr;
+  for (const auto& runner : runners_of(module)) {
+    if (auto slices = std::dynamic_pointer_cast<const HeadSlices>(runner)) return slices;
+  }
+  return nullptr;
+}
+
+void check_cut_mask(const char* name, const Tensor& mask) {
+  LOCKSTEP_CHECK(!mask.defined() || !autograd::requires_grad(mask),
+                 "MultiheadAttention: {} requires grad, and tensor parallelism has cut the heads: each rank would have "
+                 "a part of its gradient; pass mask.detach()",
+                 name);
+}
+
+// Both masks, undefined if there is none; `scores` is (batch, heads, time, time_k), of all heads.
+Tensor attn_mask_for(const Tensor& mask, const Shape& scores, const HeadSlices* slices) {
   if (!mask.defined()) return {};
   const Shape matrix{scores[2], scores[3]}, all{scores[0] * scores[1], scores[2], scores[3]};
   LOCKSTEP_CHECK(mask.shape() == matrix || mask.shape() == all,
                  "MultiheadAttention: attn_mask is {}, expected shape {} or, for every head, {}", describe(mask),
                  matrix.to_string(), all.to_string());
   require_mask_dtype("attn_mask", mask);
-  return inverted(mask.dim() == 2 ? mask : mask.reshape(scores));
+  if (mask.dim() == 2) return inverted(mask);
+  const Tensor of_heads = mask.reshape(scores);
+  return inverted(slices ? of_heads.narrow(1, slices->first_head(), slices->heads()) : of_heads);
 }
 Tensor key_padding_mask_for(const Tensor& mask, const Shape& scores) {
   if (!mask.defined()) return {};
@@ -80,6 +114,8 @@ Tensor both(const Tensor& a, const Tensor& b, DType dtype) {
 
 }  // namespace
 
+std::int64_t heads_of(const MultiheadAttention& module) { return module.heads_; }
+
 MultiheadAttention::MultiheadAttention(std::int64_t width, std::int64_t heads, const MultiheadAttentionOptions& options)
     : in_proj_weight(add_parameter("in_proj_weight", projection_weight(check_heads(width, heads)))),
       in_proj_bias(add_parameter("in_proj_bias", options.bias ? initial_zeros({3 * width}) : Tensor())),
@@ -98,37 +134,37 @@ Tensor MultiheadAttention::forward(const Tensor& query, const Tensor& key, const
 Tensor MultiheadAttention::attend(const Tensor& query, const Tensor& key, const Tensor& value,
                                   const MultiheadAttentionMasks& masks) const {
   check_inputs(query, key, value, width_, options_.batch_first ? 0 : 1);
+  const std::shared_ptr<const HeadSlices> slices = head_slices_of(*this);
+  const std::int64_t heads = slices ? slices->heads() : heads_, columns = width_ / heads_ * heads;  // on this rank
   const bool has_batch = query.dim() == 3, turned = has_batch && !options_.batch_first;
   const auto batch_first = [&](const Tensor& x) { return turned ? x.transpose(0, 1) : has_batch ? x : x.unsqueeze(0); };
-  // Projections split into heads: (batch, heads, time, width / heads).
-  const auto heads = [&](const Tensor& x) {
-    return x.reshape({x.size(0), x.size(1), heads_, width_ / heads_}).transpose(1, 2);
-  };
-  std::vector<Tensor> projected;
-  if (&query.impl() == &key.impl() && &key.impl() == &value.impl()) {
-    projected = chunk(linear(batch_first(query), in_proj_weight, in_proj_bias), 3, -1);
-  } else {
-    const Tensor* const inputs[] = {&query, &key, &value};
-    for (std::int64_t i = 0; i < 3; ++i)
-      projected.push_back(linear(batch_first(*inputs[i]), in_proj_weight->narrow(0, i * width_, width_),
-                                 options_.bias ? in_proj_bias->narrow(0, i * width_, width_) : Tensor()));
-  }
-  const Tensor q = heads(projected[0]), k = heads(projected[1]), v = heads(projected[2]);
+  const Tensor q_input = batch_first(query), k_input = is_same(key, query) ? q_input : batch_first(key),
+               v_input = is_same(value, query) ? q_input
+                         : is_same(value, key) ? k_input
+                                               : batch_first(value);
+
   const autograd::AttentionContext* const context = autograd::attention_context();
-  const std::int64_t batch = q.size(0), time = q.size(2), time_k = context ? context->all_keys(k.size(2)) : k.size(2);
+  const std::int64_t batch = q_input.size(0), time = q_input.size(1), own_k = k_input.size(1),
+                     time_k = context ? context->all_keys(own_k) : own_k;
   const Shape scores{batch, heads_, time, time_k};
-  Tensor mask =
-      both(attn_mask_for(masks.attn_mask, scores), key_padding_mask_for(masks.key_padding_mask, scores), query.dtype());
+  if (slices) check_cut_mask("attn_mask", masks.attn_mask), check_cut_mask("key_padding_mask", masks.key_padding_mask);
+  Tensor mask = both(attn_mask_for(masks.attn_mask, scores, slices.get()),
+                     key_padding_mask_for(masks.key_padding_mask, scores), query.dtype());
   const bool masked = mask.defined();
   if (masks.is_causal && masked) {
     const TensorOptions there = {.device = query.device()};
     const Tensor positions = context ? context->positions(time).to(query.device()) : arange(time, there);
     mask = both(mask, positions.unsqueeze(1) >= arange(time_k, there), query.dtype());
   }
+
+  // Split into heads: (batch, heads, time, width / heads).
+  std::vector<Tensor> projected = slices ? slices->project(q_input, k_input, v_input)
+                                         : project(q_input, k_input, v_input, in_proj_weight, in_proj_bias);
+  for (Tensor& x : projected) x = x.reshape({x.size(0), x.size(1), heads, width_ / heads_}).transpose(1, 2);
   const Tensor y = scaled_dot_product_attention(
-      q, k, v,
+      projected[0], projected[1], projected[2],
       {.attn_mask = mask, .dropout_p = is_training() ? options_.dropout : 0, .is_causal = masks.is_causal && !masked});
-  const Tensor out = out_proj(y.transpose(1, 2).reshape({batch, time, width_}));
+  const Tensor out = out_proj(y.transpose(1, 2).reshape({batch, time, columns}));
   return turned ? out.transpose(0, 1) : has_batch ? out : out.squeeze(0);
 }
 

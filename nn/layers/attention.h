@@ -47,6 +47,7 @@ class MultiheadAttention : public Module {
   Linear& out_proj;           ///< the projection of the result
 
  private:
+  friend std::int64_t heads_of(const MultiheadAttention& module);
   Tensor attend(const Tensor& query, const Tensor& key, const Tensor& value,
                 const MultiheadAttentionMasks& masks) const;
 

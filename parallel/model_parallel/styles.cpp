@@ -4,6 +4,8 @@
 #include <map>
 #include <typeinfo>
 
+#include <fmt/ranges.h>
+
 #include "lockstep/base/check_internal.h"
 #include "lockstep/nn/layers/attention.h"
 #include "lockstep/nn/layers/layers.h"
@@ -66,6 +68,11 @@ bool fits(const ParallelStyle& style, const nn::Module& module) {
 bool is_in(const std::string& path, const std::string& above) { return path == above || path.starts_with(above + "."); }
 
 const char* name_of(const ParallelStyle& style) { return kNames[style.index()].style; }
+
+std::string choice_of(const std::vector<std::int64_t>& numbers) {
+  if (numbers.size() == 1) return fmt::format("{}", numbers[0]);
+  return fmt::format("{} or {}", fmt::join(numbers.begin(), numbers.end() - 1, ", "), numbers.back());
+}
 
 std::vector<StyledModule> styled_modules(const char* op, nn::Module& module, const ParallelPlan& plan) {
   std::map<const nn::Module*, std::pair<std::string, ParallelStyle>> styles;  // with their patterns

@@ -19,7 +19,7 @@ namespace lockstep::parallel {
 struct ColwiseParallel {
   int parts = 1;               ///< the outputs are so many equal parts, each of which is cut: 3 for q, k and v in one
   int multiple_of = 1;         ///< a slice of a part has a multiple of so many outputs: the size of a head
-  int repeat = 1;              ///< slices that share an output: for fewer heads of keys and values than slices
+  int repeat = 1;              ///< so many slices share each output: slices / heads, for fewer heads of k and v
   bool gather_output = false;  ///< whole outputs on every rank
 };
 /// A Linear whose inputs are cut, after one whose outputs are.

@@ -1,6 +1,7 @@
 // The modules that the patterns of tensor and pipeline parallelism name, and checks of them. Not installed.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@ struct StyledModule {
 const char* name_of(const ParallelStyle& style);  // "ColwiseParallel"
 // Whether `path` is that of the module `above` or of one below it.
 bool is_in(const std::string& path, const std::string& above);
+std::string choice_of(const std::vector<std::int64_t>& numbers);  // "1, 2 or 4"
 
 // The modules that the plan names, in the order of the model. Throws InvalidArgument, naming `op`, for a pattern that
 // names no module, a style for another type of module, and two styles for one module.

@@ -6,6 +6,7 @@
 #include "lockstep/autograd/node.h"
 #include "lockstep/autograd/ops/creation.h"
 #include "lockstep/base/check_internal.h"
+#include "lockstep/parallel/model_parallel/tensor_repeat_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::parallel {
@@ -27,28 +28,6 @@ std::vector<Tensor> columns_of(const Tensor& x, std::int64_t parts, std::size_t 
 
 Tensor joined(const std::vector<Tensor>& columns) {
   return columns.size() == 1 ? columns[0].contiguous() : cat(columns, -1);
-}
-
-// Slices side by side: part 0 of all slices, then part 1, and so on. Gradients of slices are contiguous.
-Tensor join_columns(const std::vector<Tensor>& of_slices, std::int64_t parts) {
-  if (of_slices.size() == 1) return of_slices[0];
-  std::vector<Tensor> columns;
-  {
-    const NoGradGuard no_grad;
-    for (std::int64_t p = 0; p < parts; ++p) {
-      for (const Tensor& slice : of_slices) {
-        const std::int64_t each = slice.size(-1) / parts;
-        columns.push_back(slice.detach().narrow(-1, p * each, each));
-      }
-    }
-    columns = {cat(columns, -1)};
-  }
-  const std::size_t count = of_slices.size();
-  return autograd::record("join_columns", columns[0], of_slices, [count, parts](const Tensor& grad, const Needs&) {
-    Gradients out;
-    for (std::size_t j = 0; j < count; ++j) out.push_back(joined(columns_of(grad, parts, count, j)));
-    return out;
-  });
 }
 
 // The columns of each slice, contiguous.
@@ -92,6 +71,27 @@ const Tensor& only_input(const char* style, const std::vector<Tensor>& inputs) {
 
 }  // namespace
 
+Tensor join_columns(const std::vector<Tensor>& of_slices, std::int64_t parts) {
+  if (of_slices.size() == 1) return of_slices[0];
+  std::vector<Tensor> columns;
+  {
+    const NoGradGuard no_grad;
+    for (std::int64_t p = 0; p < parts; ++p) {
+      for (const Tensor& slice : of_slices) {
+        const std::int64_t each = slice.size(-1) / parts;
+        columns.push_back(slice.detach().narrow(-1, p * each, each));
+      }
+    }
+    columns = {cat(columns, -1)};
+  }
+  const std::size_t count = of_slices.size();
+  return autograd::record("join_columns", columns[0], of_slices, [count, parts](const Tensor& grad, const Needs&) {
+    Gradients out;
+    for (std::size_t j = 0; j < count; ++j) out.push_back(joined(columns_of(grad, parts, count, j)));
+    return out;
+  });
+}
+
 ColwiseRunner::ColwiseRunner(std::shared_ptr<const TensorSlices> slices, const std::string& path,
                              const ColwiseParallel& style, std::vector<nn::Parameter> weights,
                              std::vector<nn::Parameter> biases)
@@ -104,12 +104,14 @@ Tensor ColwiseRunner::run(const std::vector<Tensor>& inputs, Forward /*forward*/
                  describe(x), weights_[0]->size(1));
   TensorRegion* const region = TensorRegion::current();
   const std::vector<Tensor> entered = region ? region->enter(x) : enter_slices(slices_, x);
+  const std::vector<Tensor> weights = repeated_slices(slices_, weights_, style_.repeat),
+                            biases = repeated_slices(slices_, biases_, style_.repeat);
   std::vector<Tensor> outputs;
-  for (std::size_t j = 0; j < weights_.size(); ++j)
-    outputs.push_back(linear(entered[j], weights_[j], biases_.empty() ? Tensor() : biases_[j].tensor()));
+  for (std::size_t j = 0; j < weights.size(); ++j)
+    outputs.push_back(linear(entered[j], weights[j], biases.empty() ? Tensor() : biases[j]));
   const Tensor y = join_columns(outputs, style_.parts);
   if (style_.gather_output) return gathered_columns(slices_, y, style_.parts);
-  if (region) region->open(path_, y.size(-1), style_.parts);
+  if (region) region->open(path_, y.size(-1), style_.parts, style_.repeat > 1);
   return y;
 }
 

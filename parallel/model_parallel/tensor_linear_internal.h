@@ -11,10 +11,14 @@
 
 namespace lockstep::parallel {
 
+// The outputs of this rank's slices side by side: part 0 of all slices, then part 1, and so on. Gradients of slices are
+// contiguous.
+Tensor join_columns(const std::vector<Tensor>& of_slices, std::int64_t parts);
+
 // y = x W^T + b with W's rows, the outputs, cut. One product for each slice.
 class ColwiseRunner final : public SharedRunner {
  public:
-  // This rank's slices of the weight and the bias, which may have none.
+  // This rank's distinct slices of the weight and the bias, which may have none.
   ColwiseRunner(std::shared_ptr<const TensorSlices> slices, const std::string& path, const ColwiseParallel& style,
                 std::vector<nn::Parameter> weights, std::vector<nn::Parameter> biases);
   Tensor run(const std::vector<Tensor>& inputs, Forward forward) const override;

@@ -7,17 +7,18 @@
 #include <set>
 #include <utility>
 
-#include <fmt/ranges.h>
-
 #include "lockstep/base/check_internal.h"
 #include "lockstep/nn/layers/attention.h"
 #include "lockstep/nn/module_internal.h"
 #include "lockstep/nn/module_runner_internal.h"
 #include "lockstep/parallel/comm/device_mesh_internal.h"
 #include "lockstep/parallel/model_parallel/styles_internal.h"
+#include "lockstep/parallel/model_parallel/tensor_attention_internal.h"
+#include "lockstep/parallel/model_parallel/tensor_inner_internal.h"
 #include "lockstep/parallel/model_parallel/tensor_linear_internal.h"
 #include "lockstep/parallel/model_parallel/tensor_sequence_internal.h"
 #include "lockstep/parallel/model_parallel/tensor_vocab_internal.h"
+#include "lockstep/parallel/model_parallel/tensor_repeat_internal.h"
 #include "lockstep/parallel/step/model_check_internal.h"
 
 namespace lockstep::parallel {
@@ -31,12 +32,6 @@ const Style* style_of(const StyledModule& each) {
 }
 
 bool is_power_of_two(std::int64_t n) { return n > 0 && std::has_single_bit(static_cast<std::uint64_t>(n)); }
-
-// "1, 2 or 4"
-std::string choice_of(const std::vector<std::int64_t>& numbers) {
-  if (numbers.size() == 1) return fmt::format("{}", numbers[0]);
-  return fmt::format("{} or {}", fmt::join(numbers.begin(), numbers.end() - 1, ", "), numbers.back());
-}
 
 std::shared_ptr<const TensorSlices> slices_of(const DeviceMesh& axis, int count, bool cuts_sequence) {
   const std::vector<MeshAxis> axes = axis.axes();
@@ -71,7 +66,8 @@ void check_colwise(const StyledModule& each, const ColwiseParallel& style, int s
   LOCKSTEP_CHECK(style.parts >= 1 && style.multiple_of >= 1 && style.repeat >= 1,
                  "{}: {}: .parts is {}, .multiple_of {}, .repeat {}; expected 1 or more", kOp, each.path, style.parts,
                  style.multiple_of, style.repeat);
-  LOCKSTEP_CHECK(style.repeat == 1, "{}: {}: .repeat is not built yet; use 1", kOp, each.path);
+  check_repeat(kOp, each.path, style, outputs, slices);
+  if (slices > 1) slices /= style.repeat;  // distinct ones
   LOCKSTEP_CHECK(outputs % style.parts == 0, "{}: {}: .parts = {}: {} outputs are not {} equal parts", kOp, each.path,
                  style.parts, outputs, style.parts);
   const std::int64_t part = outputs / style.parts;
@@ -84,8 +80,9 @@ void check_colwise(const StyledModule& each, const ColwiseParallel& style, int s
   LOCKSTEP_CHECK(part / slices % style.multiple_of == 0,
                  "{}: {}: {} outputs in {} slices: {} columns are not whole heads of {}; {}", kOp, each.path, part,
                  slices, part / slices, style.multiple_of,
-                 possible.empty() ? std::string("set .multiple_of to the size of a head")
-                                  : fmt::format("use {} slices", choice_of(possible)));
+                 possible.empty()
+                     ? std::string("set .multiple_of to the size of a head")
+                     : fmt::format("use {} slices", choice_of(possible)) + repeat_hint(style, part, slices));
 }
 
 void check_rowwise(const StyledModule& each, int slices) {
@@ -102,8 +99,8 @@ void check_vocabulary(const StyledModule& each, int slices) {
 }
 
 void check_not_built(const StyledModule& each) {
-  for (const bool is_built : {style_of<AttentionParallel>(each) == nullptr, style_of<Recompute>(each) == nullptr})
-    LOCKSTEP_CHECK(is_built, "{}: {}: the style {} is not built yet", kOp, each.path, name_of(each.style));
+  LOCKSTEP_CHECK(!style_of<Recompute>(each),
+                 "{}: {}: the style Recompute is not built yet; call autograd::checkpoint in the model", kOp, each.path);
 }
 
 // Columns that one layer leaves cut are taken by another one of the same module.
@@ -149,6 +146,14 @@ void check_model(nn::Module& module, const std::vector<StyledModule>& styled) {
   }
 }
 
+// The names of a module's weights that its style cuts.
+std::vector<std::string> cut_weights(const StyledModule& each) {
+  if (style_of<AttentionParallel>(each)) return {"in_proj_weight", "out_proj.weight"};
+  if (style_of<ColwiseParallel>(each) || style_of<RowwiseParallel>(each) || style_of<VocabParallel>(each))
+    return {"weight"};
+  return {};
+}
+
 // A parameter that is cut in one place and whole in another would be trained twice.
 void check_ties(nn::Module& module, const std::vector<StyledModule>& styled) {
   const StateDict state = nn::listed_state(module);
@@ -158,16 +163,18 @@ void check_ties(nn::Module& module, const std::vector<StyledModule>& styled) {
     });
   };
   for (const StyledModule& each : styled) {
-    const auto* const vocabulary = style_of<VocabParallel>(each);
-    if (!vocabulary && !style_of<ColwiseParallel>(each) && !style_of<RowwiseParallel>(each)) continue;
-    const Tensor& weight = weight_of(each).master();
-    for (const auto& [name, tensor] : state) {
-      if (tensor.impl().storage != weight.impl().storage || name == nn::join(each.path, "weight")) continue;
-      LOCKSTEP_CHECK(vocabulary, "{}: {}.weight is {}, too; {} is for a weight of one layer", kOp, each.path, name,
-                     name_of(each.style));
-      LOCKSTEP_CHECK(is_vocabulary(name),
-                     "{}: {} is {}.weight, which is cut along the vocabulary; give {} the style VocabParallel, too",
-                     kOp, name, each.path, nn::module_path(name));
+    const bool is_vocabulary_style = style_of<VocabParallel>(each) != nullptr;
+    for (const std::string& own : cut_weights(each)) {
+      const std::string path = nn::join(each.path, own);
+      const Tensor weight = state.at(path);
+      for (const auto& [name, tensor] : state) {
+        if (tensor.impl().storage != weight.impl().storage || name == path) continue;
+        LOCKSTEP_CHECK(is_vocabulary_style, "{}: {} is {}, too; {} is for a weight of one layer", kOp, path, name,
+                       name_of(each.style));
+        LOCKSTEP_CHECK(is_vocabulary(name),
+                       "{}: {} is {}, which is cut along the vocabulary; give {} the style VocabParallel, too", kOp,
+                       name, path, nn::module_path(name));
+      }
     }
   }
 }
@@ -181,7 +188,7 @@ class Cutter {
 
   void cut(const StyledModule& each) {
     if (const auto* const column = style_of<ColwiseParallel>(each)) {
-      const Cut rows{.dim = 0, .parts = column->parts};
+      const Cut rows{.dim = 0, .parts = column->parts, .repeat = column->repeat};
       auto weights = cut(each, "weight", rows), biases = cut(each, "bias", rows);
       add<ColwiseRunner>(each, each.path, *column, std::move(weights), std::move(biases));
     } else if (style_of<RowwiseParallel>(each)) {
@@ -194,6 +201,8 @@ class Cutter {
         add<VocabEmbeddingRunner>(each, std::move(weights), size, table->padding_idx());
       else
         add<VocabLinearRunner>(each, std::move(weights), cut(each, "bias", rows), size, vocabulary->gather_output);
+    } else if (style_of<AttentionParallel>(each)) {
+      cut_attention(each, slices_);
     }
   }
 
@@ -231,20 +240,31 @@ std::int64_t bytes_of_parameters(const nn::Module& module) {
   return bytes;
 }
 
+// The linear layer at the end of a region; null: the module is none and has none.
+const nn::Linear* last_linear(const StyledModule& each) {
+  if (style_of<AttentionParallel>(each)) return &dynamic_cast<const nn::MultiheadAttention&>(*each.module).out_proj;
+  return style_of<RowwiseParallel>(each) ? &linear_of(each) : nullptr;
+}
+
 // Numbers of the parameters that are whole on every rank, which uses them for its positions.
 std::int64_t parameters_on_pieces(const StyledModule& each) {
   std::int64_t numbers = 0;
   if (style_of<SequenceParallel>(each)) {
     for (const nn::Parameter& parameter : each.module->parameters())
       numbers += parameter.master().requires_grad() ? parameter.master().numel() : 0;
-  } else if (style_of<RowwiseParallel>(each) && linear_of(each).bias.master().defined()) {
-    numbers = linear_of(each).bias.master().requires_grad() ? linear_of(each).bias.master().numel() : 0;
+  } else if (const nn::Linear* const last = last_linear(each); last && last->bias.master().defined()) {
+    numbers = last->bias.master().requires_grad() ? last->bias.master().numel() : 0;
   }
   return numbers;
 }
 
 TensorPlan::Layer layer_of(const StyledModule& each, const TensorSlices& slices, std::set<const nn::Module*>& entered) {
   TensorPlan::Layer layer{.path = each.path, .style = name_of(each.style), .first = slices.first()};
+  if (style_of<AttentionParallel>(each)) {
+    const std::int64_t width = dynamic_cast<const nn::MultiheadAttention&>(*each.module).out_proj.weight->size(0);
+    layer.columns = layer.summed_outputs = layer.summed_inputs = width;
+    return layer;
+  }
   const Shape& shape = weight_of(each).master().shape();
   if (dynamic_cast<const nn::Embedding*>(each.module)) {
     layer.columns = shape[0];
@@ -257,7 +277,7 @@ TensorPlan::Layer layer_of(const StyledModule& each, const TensorSlices& slices,
     layer.summed_inputs = entered.insert(each.parent).second ? shape[1] : 0;
     const auto* const column = style_of<ColwiseParallel>(each);
     const auto* const vocabulary = style_of<VocabParallel>(each);
-    if (column) layer.parts = column->parts;
+    if (column) layer.parts = column->parts, layer.columns *= column->repeat;  // of all slices
     if (column && column->gather_output) layer.gathered_outputs = shape[0];
     if (vocabulary && vocabulary->gather_output)  // the last slice is padded
       layer.gathered_outputs = slices.count * rows_of_slice(shape[0], 0, slices.count).count;
@@ -276,6 +296,7 @@ TensorPlan parallelize(nn::Module& module, const DeviceMesh& axis, const TensorP
     if (const auto* const column = style_of<ColwiseParallel>(each)) check_colwise(each, *column, slices->count);
     if (style_of<RowwiseParallel>(each)) check_rowwise(each, slices->count);
     if (style_of<VocabParallel>(each)) check_vocabulary(each, slices->count);
+    if (style_of<AttentionParallel>(each)) check_attention(kOp, each, styled, slices->count);
   }
   check_regions(styled);
   if (options.sequence_parallel && slices->count > 1) check_all_styled(module, styled);
@@ -288,6 +309,7 @@ TensorPlan parallelize(nn::Module& module, const DeviceMesh& axis, const TensorP
 
   TensorPlan plan{.slices = slices->count, .ranks = slices->ranks(), .whole_bytes = bytes_of_parameters(module)};
   if (slices->count > 1) {
+    prepare_inner_modules(module, styled, slices);
     std::set<const nn::Module*> entered;
     std::vector<nn::Module*> parents;
     for (const StyledModule& each : styled) {
@@ -298,7 +320,8 @@ TensorPlan parallelize(nn::Module& module, const DeviceMesh& axis, const TensorP
         continue;
       }
       plan.layers.push_back(layer_of(each, *slices, entered));
-      if (std::ranges::find(parents, each.parent) == parents.end()) parents.push_back(each.parent);
+      nn::Module* const runs_region = style_of<AttentionParallel>(each) ? each.module : each.parent;
+      if (std::ranges::find(parents, runs_region) == parents.end()) parents.push_back(runs_region);
     }
     Cutter cutter(slices);
     for (const StyledModule& each : styled) cutter.cut(each);

@@ -1,10 +1,12 @@
 #include "lockstep/parallel/model_parallel/tensor_region_internal.h"
 
+#include <algorithm>
 #include <string_view>
 
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/node.h"
 #include "lockstep/base/check_internal.h"
+#include "lockstep/base/finally_internal.h"
 #include "lockstep/parallel/step/micro_batch_internal.h"
 
 namespace lockstep::parallel {
@@ -103,6 +105,49 @@ Tensor leave_slices(const std::shared_ptr<const TensorSlices>& slices, const std
   return bias.defined() ? with_bias(slices, sum, bias) : sum;
 }
 
+namespace {
+
+// The views in which a module's parameters are copies, one for each slice. A graph refers to the views, which it owns by
+// the nodes of the copies; so the views have the copies only while the module runs.
+using Views = std::vector<nn::ReplicaView>;
+
+std::shared_ptr<Views> views_of(const std::shared_ptr<const TensorSlices>& slices, const nn::Module& module) {
+  const auto views = std::make_shared<Views>(static_cast<std::size_t>(slices->local()));
+  const nn::ReplicaView* const around = nn::current_replica_view();
+  for (const nn::Buffer& buffer : module.buffers()) {
+    const Tensor* const replica = around ? around->find(buffer.id()) : nullptr;
+    for (nn::ReplicaView& view : *views) {
+      if (replica) view.set(buffer.id(), *replica);
+    }
+  }
+  for (const nn::Parameter& parameter : module.parameters()) {
+    const std::vector<Tensor> copies = copies_for_slices(slices, parameter.tensor(), views);
+    for (std::size_t j = 0; j < views->size(); ++j) (*views)[j].set(parameter.id(), copies[j]);
+  }
+  return views;
+}
+
+}  // namespace
+
+std::vector<Tensor> run_for_slices(const std::shared_ptr<const TensorSlices>& slices, const nn::Module& module,
+                                   const std::vector<Tensor>& inputs, nn::ModuleRunner::Forward forward) {
+  std::vector<Tensor> results;
+  const std::vector<nn::Parameter> parameters = module.parameters();
+  if (std::ranges::none_of(parameters, [](const nn::Parameter& each) { return each->requires_grad(); })) {
+    for (const Tensor& input : inputs) results.push_back(forward({input}));
+    return results;
+  }
+  const std::shared_ptr<Views> views = views_of(slices, module);
+  const Finally empty([&] {
+    for (nn::ReplicaView& view : *views) view = {};
+  });
+  for (std::size_t j = 0; j < inputs.size(); ++j) {
+    const nn::ReplicaViewGuard guard(&(*views)[j]);
+    results.push_back(forward({inputs[j]}));
+  }
+  return results;
+}
+
 TensorRegion::TensorRegion(const std::shared_ptr<const TensorSlices>& slices) : slices_(slices), outer_(current()) {
   ranks = slices->ranks();
   rank = slices->rank();
@@ -137,9 +182,9 @@ const std::vector<Tensor>& TensorRegion::enter(const Tensor& x) {
   return entries_.emplace_back(x, enter_slices(slices_, x)).second;
 }
 
-void TensorRegion::open(const std::string& layer, std::int64_t own_columns, std::int64_t parts) {
+void TensorRegion::open(const std::string& layer, std::int64_t own_columns, std::int64_t parts, bool repeated) {
   opened_by = layer;
-  columns.push_back({.run = own_columns / parts, .parts = parts});
+  columns.push_back({.run = own_columns / parts, .parts = parts, .sharing = repeated ? slices_->local() : 0});
 }
 
 Tensor RegionRunner::run(const std::vector<Tensor>& inputs, Forward forward) const {

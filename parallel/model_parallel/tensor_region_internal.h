@@ -24,6 +24,10 @@ std::vector<Tensor> enter_slices(const std::shared_ptr<const TensorSlices>& slic
 Tensor leave_slices(const std::shared_ptr<const TensorSlices>& slices, const std::vector<Tensor>& terms,
                     const Tensor& bias);
 
+// The results of a module's `forward` for each input, one for each slice, with its parameters as copies_for_slices.
+std::vector<Tensor> run_for_slices(const std::shared_ptr<const TensorSlices>& slices, const nn::Module& module,
+                                   const std::vector<Tensor>& inputs, nn::ModuleRunner::Forward forward);
+
 // One call of a module with layers that are cut.
 class TensorRegion final : public random::SliceContext {
  public:
@@ -33,8 +37,9 @@ class TensorRegion final : public random::SliceContext {
 
   // As enter_slices. Layers with the same input share the sum.
   const std::vector<Tensor>& enter(const Tensor& x);
-  // From the layer whose outputs are cut, `columns` on this rank, to one whose inputs are.
-  void open(const std::string& layer, std::int64_t own_columns, std::int64_t parts);
+  // From the layer whose outputs are cut, `columns` on this rank, to one whose inputs are. If they are repeated, several
+  // slices share them.
+  void open(const std::string& layer, std::int64_t own_columns, std::int64_t parts, bool repeated = false);
   void close() { columns.clear(); }
 
  private:

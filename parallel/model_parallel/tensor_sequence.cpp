@@ -1,12 +1,10 @@
 #include "lockstep/parallel/model_parallel/tensor_sequence_internal.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/node.h"
 #include "lockstep/base/check_internal.h"
-#include "lockstep/base/finally_internal.h"
 #include "lockstep/nn/layers/layers.h"
 
 namespace lockstep::parallel {
@@ -50,26 +48,6 @@ std::vector<Tensor> split_pieces(const Tensor& x, int count) {
   });
 }
 
-// The views in which a module's parameters are copies, one for each piece. A graph refers to the views, which it owns by
-// the nodes of the copies; so the views have the copies only while the module runs.
-using Views = std::vector<nn::ReplicaView>;
-
-std::shared_ptr<Views> views_of(const std::shared_ptr<const TensorSlices>& slices, const nn::Module& module) {
-  const auto views = std::make_shared<Views>(static_cast<std::size_t>(slices->local()));
-  const nn::ReplicaView* const around = nn::current_replica_view();
-  for (const nn::Buffer& buffer : module.buffers()) {
-    const Tensor* const replica = around ? around->find(buffer.id()) : nullptr;
-    for (nn::ReplicaView& view : *views) {
-      if (replica) view.set(buffer.id(), *replica);
-    }
-  }
-  for (const nn::Parameter& parameter : module.parameters()) {
-    const std::vector<Tensor> copies = copies_for_slices(slices, parameter.tensor(), views);
-    for (std::size_t j = 0; j < views->size(); ++j) (*views)[j].set(parameter.id(), copies[j]);
-  }
-  return views;
-}
-
 }  // namespace
 
 PiecesRunner::PiecesRunner(std::shared_ptr<const TensorSlices> slices, const nn::Module& module)
@@ -90,22 +68,7 @@ Tensor PiecesRunner::run(const std::vector<Tensor>& inputs, Forward forward) con
     require_positions(x, context->positions);
     pieces = split_pieces(x, slices_->local());
   }
-  const std::vector<nn::Parameter> parameters = module_.parameters();
-  if (std::ranges::none_of(parameters, [](const nn::Parameter& each) { return each->requires_grad(); })) {
-    std::vector<Tensor> results;
-    for (const Tensor& piece : pieces) results.push_back(forward({piece}));
-    return join_pieces(results);
-  }
-  const std::shared_ptr<Views> views = views_of(slices_, module_);
-  const Finally empty([&] {
-    for (nn::ReplicaView& view : *views) view = {};
-  });
-  std::vector<Tensor> results;
-  for (std::size_t j = 0; j < pieces.size(); ++j) {
-    const nn::ReplicaViewGuard guard(&(*views)[j]);
-    results.push_back(forward({pieces[j]}));
-  }
-  return join_pieces(results);
+  return join_pieces(run_for_slices(slices_, module_, pieces, forward));
 }
 
 }  // namespace lockstep::parallel

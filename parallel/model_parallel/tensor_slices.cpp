@@ -6,6 +6,7 @@
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/ops/creation.h"
 #include "lockstep/nn/deferred.h"
+#include "lockstep/nn/module_internal.h"
 #include "lockstep/parallel/model_parallel/context_blocks_internal.h"
 #include "lockstep/parallel/step/micro_batch_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
@@ -126,15 +127,27 @@ std::vector<nn::Parameter> cut_parameter(const nn::Parameter& whole, const std::
                                          const TensorSlices& slices) {
   const NoGradGuard no_grad;
   const Tensor& tensor = whole.master();
+  const auto repeat = static_cast<int>(cut.repeat), count = slices.count / repeat;
   std::vector<nn::Parameter> own;
-  for (int j = slices.first(); j < slices.first() + slices.local(); ++j) {
-    const Place place = cut.is_uneven ? rows_at(tensor, j, slices.count) : slice_at(tensor, cut, j, slices.count);
+  for (int j = slices.first() / repeat; j * repeat < slices.first() + slices.local(); ++j) {
+    const Place place = cut.is_uneven ? rows_at(tensor, j, count) : slice_at(tensor, cut, j, count);
     own.emplace_back(nn::is_deferred(tensor) ? nn::initial_values(tensor, place.part).view(place.shape)
-                                             : elements_at(tensor.detach(), cut, j, slices.count));
+                                             : elements_at(tensor.detach(), cut, j, count));
     own.back().master().requires_grad_(tensor.requires_grad());
-    own.back().set_slice({.name = path, .shape = tensor.shape(), .part = place.part, .index = j, .of = slices.count});
+    own.back().set_slice({.name = path, .shape = tensor.shape(), .part = place.part, .index = j, .of = count});
   }
   return own;
+}
+
+std::vector<nn::Parameter> cut_own_parameter(nn::Module& module, const std::string& path, const std::string& name,
+                                             const Cut& cut, const TensorSlices& slices) {
+  for (const auto& [own, parameter] : module.named_parameters()) {
+    if (own != name) continue;
+    std::vector<nn::Parameter> own_slices = cut_parameter(parameter, nn::join(path, name), cut, slices);
+    nn::replace_parameter(module, name, own_slices);
+    return own_slices;
+  }
+  return {};
 }
 
 }  // namespace lockstep::parallel

@@ -3,11 +3,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "lockstep/autograd/ops/functions.h"
-#include "lockstep/nn/parameter.h"
+#include "lockstep/nn/module.h"
 #include "lockstep/parallel/comm/process_group.h"
 
 namespace lockstep::parallel {
@@ -39,9 +40,10 @@ Tensor gather_positions(const TensorSlices& slices, const Tensor& own, Phase pha
 // The columns of all ranks, (..., columns of a rank) to (..., columns of all).
 Tensor gather_columns(const TensorSlices& slices, const Tensor& own, std::string_view name);
 
-// How a parameter is cut: along `dim`, each of `parts` equal parts of it by itself.
+// How a parameter is cut: along `dim`, each of `parts` equal parts of it by itself. With `repeat`, so many slices, one
+// after another, share their elements, and the parameter has that many times fewer distinct ones.
 struct Cut {
-  std::int64_t dim = 0, parts = 1;
+  std::int64_t dim = 0, parts = 1, repeat = 1;
   bool is_uneven = false;  // along the first dimension, in one part: the last slice may be smaller (see rows_of_slice)
 };
 
@@ -51,8 +53,14 @@ struct SliceRows {
 };
 SliceRows rows_of_slice(std::int64_t rows, std::int64_t index, std::int64_t slices);
 
-// This rank's slices of a parameter, as parameters with memory of their own. `path` is the parameter's name in the model.
+// This rank's distinct slices of a parameter, as parameters with memory of their own. `path` is the parameter's name in
+// the model.
 std::vector<nn::Parameter> cut_parameter(const nn::Parameter& whole, const std::string& path, const Cut& cut,
                                          const TensorSlices& slices);
+
+// Replaces the module's own parameter `name` by this rank's slices of it, and returns them. None if the module has no such
+// parameter (no bias). `path` is that of the module.
+std::vector<nn::Parameter> cut_own_parameter(nn::Module& module, const std::string& path, const std::string& name,
+                                             const Cut& cut, const TensorSlices& slices);
 
 }  // namespace lockstep::parallel

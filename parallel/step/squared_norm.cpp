@@ -15,15 +15,48 @@ namespace lockstep::parallel {
 void SquaredNorm::add(const nn::ParameterSlice* slice, double sum) {
   const bool is_next =
       slice && !entries_.empty() && entries_.back().first && entries_.back().first->name == slice->name;
-  if (!is_next) entries_.push_back({.first = slice, .sum = {}});
+  if (!is_next) entries_.push_back({.first = slice, .sum = {}, .of_slices = {}});
+  if (slice) entries_.back().of_slices.push_back(sum);
   entries_.back().sum.add({.first = slice ? slice->index : 0, .level = 0, .sum = sum});
 }
 
-// The slices of a rank are a node of the tree over all slices, so a rank sends one number for each parameter.
+namespace {
+
+// Which slices of a parameter with `of` slices a rank has, if the slices are distributed evenly. Slices of several ranks,
+// if there are fewer slices than ranks (ColwiseParallel::repeat).
+struct Held {
+  std::int64_t begin, end;
+};
+Held held_by(int rank, int ranks, int of) {
+  const std::int64_t r = rank, n = ranks;
+  return {.begin = r * of / n, .end = ((r + 1) * of + n - 1) / n};
+}
+
+// Numbers that each rank sends. If no slice is on several ranks, the slices of a rank are a node of the tree over all
+// slices, and the rank sends its sum. Otherwise it sends those of its slices.
+std::size_t numbers_of(const nn::ParameterSlice& slice, int ranks) {
+  if (slice.of % ranks == 0) return 1;
+  std::int64_t most = 0;
+  for (int r = 0; r < ranks; ++r) {
+    const Held held = held_by(r, ranks, slice.of);
+    most = std::max(most, held.end - held.begin);
+  }
+  return static_cast<std::size_t>(most);
+}
+
+}  // namespace
+
 void SquaredNorm::exchange() {
+  const int ranks = slices_->size();
   std::vector<double> own;
   for (const Entry& entry : entries_) {
-    if (entry.first) own.push_back(entry.sum.nodes()[0].sum);
+    if (!entry.first) continue;
+    const std::size_t count = numbers_of(*entry.first, ranks), end = own.size() + count;
+    if (count == 1)
+      own.push_back(entry.sum.nodes()[0].sum);
+    else
+      own.insert(own.end(), entry.of_slices.begin(), entry.of_slices.end());
+    own.resize(end);
   }
   const auto count = static_cast<std::int64_t>(own.size());
   const Tensor all = raw::empty({slices_->size(), count}, {.dtype = kFloat64});
@@ -34,9 +67,15 @@ void SquaredNorm::exchange() {
   for (Entry& entry : entries_) {
     if (!entry.first) continue;
     entry.sum = {};
-    for (int r = 0; r < slices_->size(); ++r)
-      entry.sum.add({.first = r, .level = 0, .sum = sums[static_cast<std::size_t>(r) * own.size() + next]});
-    ++next;
+    const bool is_node = entry.first->of % ranks == 0;
+    std::int64_t added = 0;
+    for (int r = 0; r < ranks; ++r) {
+      const Held held = is_node ? Held{r, r + 1} : held_by(r, ranks, entry.first->of);
+      const double* const of_rank = &sums[static_cast<std::size_t>(r) * own.size() + next];
+      for (; added < held.end; ++added)  // without those that an earlier rank has, too
+        entry.sum.add({.first = added, .level = 0, .sum = of_rank[added - held.begin]});
+    }
+    next += numbers_of(*entry.first, ranks);
   }
 }
 

@@ -16,7 +16,8 @@ class SquaredNorm {
   // Of the ranks that have slices; null: all are here.
   explicit SquaredNorm(ProcessGroup* slices) : slices_(slices) {}
   // The sum of squares of a whole parameter (null), or of a slice. To be called for all parameters in the order of the
-  // model, with 0 where there is no gradient; the slices of a parameter one after another.
+  // model, with 0 where there is no gradient; the slices of a parameter one after another. A slice that several ranks
+  // have counts once.
   void add(const nn::ParameterSlice* slice, double sum);
   // The norm, on all ranks. Collective over them.
   double norm();
@@ -25,6 +26,7 @@ class SquaredNorm {
   struct Entry {
     const nn::ParameterSlice* first;  // null: a whole parameter
     nn::TreeSum sum;
+    std::vector<double> of_slices;
   };
   void exchange();
   ProcessGroup* slices_;

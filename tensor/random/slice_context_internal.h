@@ -14,6 +14,7 @@ namespace lockstep::random {
 struct SliceContext {
   struct Columns {
     std::int64_t run, parts;
+    std::int64_t sharing = 0;  // not 0: each of so many slices on this rank has columns that it shares with others
   };
   SliceContext() = default;
   SliceContext(const SliceContext&) = default;
@@ -32,6 +33,7 @@ struct SliceContext {
   int ranks = 1, rank = 0;
   std::vector<Columns> columns;  // of the layers that have opened the region; empty: none is open
   std::string opened_by;         // the last of them
+  bool has_groups = false;       // the heads of attention are (heads of k, heads of a group)
   // Outside of the region, with sequence parallelism: this rank's positions, dimension -2 of activations. 0: all.
   std::int64_t positions = 0;
 };
