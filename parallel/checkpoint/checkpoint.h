@@ -5,7 +5,8 @@
 ///
 /// The file equals, byte for byte, the file that lockstep::save_checkpoint writes in one process with the same state:
 /// whole tensors under PyTorch's names. The file can be loaded in any mode with any number of ranks, and also by
-/// lockstep::load_checkpoint and `load`.
+/// lockstep::load_checkpoint and `load`. This includes models that tensor parallelism has cut: their ranks are all ranks
+/// of the mesh, so the slices and the mode must have axes of one mesh.
 #pragma once
 
 #include <memory>
@@ -45,7 +46,7 @@ struct CheckpointParts {
   Metadata* metadata = nullptr;           ///< the caller's own strings, equal on all ranks; a load replaces them
 };
 
-/// Atomically writes a checkpoint. All ranks of the model's group must call this. First the ranks' random states are
+/// Atomically writes a checkpoint. All ranks of the model must call this. First the ranks' random states are
 /// merged (share_random_state). Each rank writes its own part of a sharded model; rank 0 writes everything that all
 /// ranks have. The ranks of a sharded model must reach the file under the same absolute path.
 ///
@@ -55,7 +56,7 @@ struct CheckpointParts {
 void save_checkpoint(const std::string& path, const CheckpointParts& parts);
 
 /// Loads a checkpoint, written by save_checkpoint of this header or by lockstep::save_checkpoint, into `parts` on all
-/// ranks and restores the random state. All ranks of the model's group must call this, with a path to the same file.
+/// ranks and restores the random state. All ranks of the model must call this, with a path to the same file.
 /// Each rank reads only its own part of a sharded model; rank 0 also verifies the checksum. Throws IoError for a
 /// corrupt file or if the ranks read different files, and InvalidArgument, naming file and key, for a part that is
 /// missing in the file or does not match. All ranks throw these errors, as in save_checkpoint, and then nothing has

@@ -14,7 +14,9 @@
 /// Megatron-LM, 2019)
 ///
 /// A slice is a parameter of its own, named "up.weight[2/4]", that any training mode and optimizer takes. The module's
-/// own handle (`linear.weight`) is undefined afterwards.
+/// own handle (`linear.weight`) is undefined afterwards. parallel::save_checkpoint writes whole tensors under plain names:
+/// one file for every number of ranks and slices, also for a model that is not cut. Inside `run.gathered(body)` the model
+/// has whole parameters on every rank, and computes as if it were not cut.
 #pragma once
 
 #include <cstdint>

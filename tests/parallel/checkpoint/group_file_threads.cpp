@@ -143,6 +143,18 @@ TEST_CASE("ranks whose pieces do not fit together are refused on all ranks") {
                       return pieces;
                     }),
           "rank 0 has 1 tensors to save, rank 1 has 2");
+  const std::vector<std::string> two = errors_of(2, [&](int rank) {
+    std::vector<Piece> pieces = {piece("w", 0, 5), piece("w", 5, 10)};
+    if (rank == 1) pieces[1].shape = {2, 5};
+    return pieces;
+  });
+  CHECK(two[1] == "save: the entry \"w\" has parts of a tensor (10) f32 and of a tensor (2, 5) f32");
+  CHECK(two[0] == "rank 1: " + two[1]);
+  all_are(errors_of(1,
+                    [&](int) {
+                      return std::vector{piece("w", 0, 6), piece("w", 5, 10)};
+                    }),
+          "\"w\" (10) f32: 1 elements from 5 on are on several ranks");
   const ls::Tensor matrix = numbers({4, 6});
   const auto columns = [&](int dim, int index, int of) {
     return std::vector{Piece{"w", slice_of(matrix, dim, index, of), matrix.shape(),

@@ -12,6 +12,7 @@ TEST_CASE("a mesh without a group is this process alone") {
   CHECK(mesh.rank() == 0);
   CHECK(mesh["cp"].size() == 1);
   CHECK(mesh["cp"].group() == nullptr);
+  CHECK(par::whole_group(mesh["cp"]) == nullptr);
   CHECK(mesh.flatten({"cp", "dp"}).to_string() == "cp_dp 1");
 }
 

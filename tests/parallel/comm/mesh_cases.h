@@ -1,6 +1,8 @@
 // Cases of DeviceMesh for every backend.
 #pragma once
 
+#include "lockstep/parallel/comm/device_mesh_internal.h"
+
 #include "tests/support/groups.h"
 
 // 8 ranks as 2 x 2 x 2: sums along each axis, along flattened axes in both orders, and the counters.
@@ -34,6 +36,9 @@ inline void check_mesh(const std::string& backend) {
     CHECK(mesh.flatten({"tp", "dp"}).rank() == 2 * tp + dp);
     CHECK(mesh.flatten({"tp", "dp"}).to_string() == "tp_dp 4");
     CHECK(mesh.flatten({"pp"}).size() == 2);
+    for (const par::DeviceMesh& each : {mesh, mesh["tp"], mesh["tp"]["tp"], mesh.flatten({"tp", "dp"})})
+      CHECK(par::whole_group(each) == group);
+    CHECK(par::whole_group(mesh.flatten({"tp", "dp"})["tp_dp"]) == group);
 
     // The counters of an axis have the ranks' numbers in the whole group.
     const Group axis = mesh["pp"].group();
