@@ -32,6 +32,7 @@ struct ParameterSlice {
   TensorPart part;   ///< the slice's elements in it
   int index = 0;     ///< number of the slice
   int of = 1;        ///< number of slices of the parameter, over all ranks
+  bool is_copy = false;  ///< an earlier rank has the same slice (ColwiseParallel::repeat), and saves it
 };
 
 /// The state behind the handles of one parameter or buffer. Its address is its identity.

@@ -137,8 +137,9 @@ Tensor join_parts(const std::vector<Tensor>& parts, std::int64_t dim) {
   });
 }
 
-// The dimension of x in which this rank's slices lie one after another: its heads or its columns. -1: none, or several
-// are possible.
+// The dimension of x in which this rank's slices lie one after another: its heads or its columns. Where another dimension
+// is as long as the heads, they are the one whose elements are a head apart, as in a view of the columns. -1: none, or
+// several are possible.
 std::int64_t slice_dimension(const random::SliceContext& context, const Tensor& x, std::int64_t slices) {
   const auto is_cut = [&](std::int64_t size, std::int64_t width) {
     return size % slices == 0 &&
@@ -150,6 +151,8 @@ std::int64_t slice_dimension(const random::SliceContext& context, const Tensor& 
     if (is_cut(x.size(i), x.size(i) * x.size(last))) found.push_back(i);
   }
   if (last >= 1 && is_cut(x.size(last), x.size(last))) found.push_back(last);
+  if (found.size() > 1)
+    std::erase_if(found, [&](std::int64_t i) { return x.strides()[static_cast<std::size_t>(i)] != x.size(last); });
   return found.size() == 1 || (slices == 1 && !found.empty()) ? found[0] : -1;
 }
 

@@ -134,7 +134,12 @@ std::vector<nn::Parameter> cut_parameter(const nn::Parameter& whole, const std::
     own.emplace_back(nn::is_deferred(tensor) ? nn::initial_values(tensor, place.part).view(place.shape)
                                              : elements_at(tensor.detach(), cut, j, count));
     own.back().master().requires_grad_(tensor.requires_grad());
-    own.back().set_slice({.name = path, .shape = tensor.shape(), .part = place.part, .index = j, .of = count});
+    own.back().set_slice({.name = path,
+                          .shape = tensor.shape(),
+                          .part = place.part,
+                          .index = j,
+                          .of = count,
+                          .is_copy = j * repeat < slices.first()});
   }
   return own;
 }

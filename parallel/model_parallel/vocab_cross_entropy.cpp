@@ -17,12 +17,26 @@ namespace lockstep::parallel {
 using autograd::Gradients;
 using autograd::Needs;
 
+namespace {
+
+const VocabLinearRunner* runner_of(const nn::Module& layer) {
+  for (const auto& runner : nn::runners_of(layer)) {
+    if (const auto* const found = dynamic_cast<const VocabLinearRunner*>(runner.get())) return found;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
 struct VocabCrossEntropyLoss::State {
   VocabCrossEntropyLossOptions options;
   std::string head;
-  std::shared_ptr<const TensorSlices> slices;  // null: the logits are whole
+  const nn::Module* layer = nullptr;  // the head
+  std::shared_ptr<const TensorSlices> slices = nullptr;  // null: nothing is cut
   std::int64_t vocabulary = 0;
 
+  // Inside run.gathered, the model is whole, and so are its logits.
+  bool has_whole_logits() const { return !slices || !runner_of(*layer); }
   std::int64_t first_of(std::size_t j) const { return rows_at(j).first; }
   SliceRows rows_at(std::size_t j) const {
     return rows_of_slice(vocabulary, slices->first() + static_cast<std::int64_t>(j), slices->count);
@@ -55,19 +69,18 @@ Tensor one_hot(const Tensor& target, std::int64_t first, std::int64_t count) {
 
 VocabCrossEntropyLoss::VocabCrossEntropyLoss(const nn::Module& model, const std::string& head,
                                              const VocabCrossEntropyLossOptions& options)
-    : state_(std::make_unique<State>(State{.options = options, .head = head, .slices = nullptr})) {
+    : state_(std::make_unique<State>(State{.options = options, .head = head})) {
   const nn::Module* const layer = find(model, "", head);
   LOCKSTEP_CHECK(layer, "VocabCrossEntropyLoss: \"{}\" names no module of the model", head);
-  for (const auto& runner : nn::runners_of(*layer)) {
-    const auto* const vocabulary = dynamic_cast<const VocabLinearRunner*>(runner.get());
-    if (!vocabulary) continue;
-    LOCKSTEP_CHECK(!vocabulary->gathers(),
-                   "VocabCrossEntropyLoss: {} gathers its logits; use nn::CrossEntropyLoss, or set .gather_output to "
-                   "false in its VocabParallel",
-                   head);
-    state_->slices = vocabulary->slices();
-    state_->vocabulary = vocabulary->vocabulary();
-  }
+  state_->layer = layer;
+  const VocabLinearRunner* const vocabulary = runner_of(*layer);
+  if (!vocabulary) return;
+  LOCKSTEP_CHECK(!vocabulary->gathers(),
+                 "VocabCrossEntropyLoss: {} gathers its logits; use nn::CrossEntropyLoss, or set .gather_output to "
+                 "false in its VocabParallel",
+                 head);
+  state_->slices = vocabulary->slices();
+  state_->vocabulary = vocabulary->vocabulary();
 }
 VocabCrossEntropyLoss::~VocabCrossEntropyLoss() = default;
 
@@ -121,7 +134,7 @@ Tensor VocabCrossEntropyLoss::State::losses(const Tensor& logits, const Tensor& 
 
 Tensor VocabCrossEntropyLoss::operator()(const Tensor& logits, const Tensor& target) const {
   const State& state = *state_;
-  if (!state.slices) return nn::cross_entropy(logits, target, {.ignore_index = state.options.ignore_index});
+  if (state.has_whole_logits()) return nn::cross_entropy(logits, target, {.ignore_index = state.options.ignore_index});
   state.check(logits, target);
   if (is_half(logits.dtype())) return (*this)(logits.to(kFloat32), target);
   const Tensor counts = target != state.options.ignore_index;

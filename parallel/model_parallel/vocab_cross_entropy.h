@@ -24,7 +24,8 @@ struct VocabCrossEntropyLossOptions {
 /// The mean of log(sum_c e^x_c) - x_y over the positions that are not ignored (NaN if there are none).
 class VocabCrossEntropyLoss : public nn::Module {
  public:
-  /// `head` is the path of the linear layer of the logits. Without tensor parallelism this is nn::CrossEntropyLoss.
+  /// `head` is the path of the linear layer of the logits; `model` must outlive this object. Without tensor parallelism,
+  /// and inside run.gathered, this is nn::CrossEntropyLoss.
   /// Throws InvalidArgument for a path that names no module, and for a layer whose logits are gathered.
   VocabCrossEntropyLoss(const nn::Module& model, const std::string& head,
                         const VocabCrossEntropyLossOptions& options = {});

@@ -14,7 +14,7 @@ std::vector<StatePart> ShardedDataParallel::State::parts(const StateRanks& ranks
     const Storage* const storage = each.tensor.impl().storage.get();
     const bool is_parameter =
         std::ranges::any_of(units, [&](const UnitParameters& unit) { return unit.owns(*storage); });
-    parts.push_back(is_parameter ? piece_in_state(each, each.slice || ranks.saves_whole)
+    parts.push_back(is_parameter ? piece_in_state(each, saves(each, ranks))
                                  : part_of(each, each.tensor, TensorPart::whole(each.tensor.shape()),
                                            ranks.saves_whole && group->rank() == 0));
   }

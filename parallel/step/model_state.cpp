@@ -18,6 +18,10 @@ StatePart part_of(const nn::ListedTensor& listed, const Tensor& elements, const 
   return part;
 }
 
+bool saves(const nn::ListedTensor& listed, const StateRanks& ranks) {
+  return listed.slice ? !listed.slice->is_copy : ranks.saves_whole;
+}
+
 StateRanks state_ranks(nn::Module& module, const std::shared_ptr<ProcessGroup>& group) {
   StateRanks ranks{.group = group};
   const std::shared_ptr<const SharedRunner> cut = model_runner(module);

@@ -34,6 +34,8 @@ struct StateRanks {
   std::shared_ptr<ProcessGroup> group;  // null: this process alone
   bool saves_whole = true;  // whether this rank, of those that share slices, saves tensors that are not slices
 };
+// Whether this rank, of those that share slices, saves its elements of the tensor.
+bool saves(const nn::ListedTensor& listed, const StateRanks& ranks);
 // `group` is that of the mode; null stands for this process alone. Throws InvalidArgument if the slices are not those of a
 // mesh that has both groups as axes.
 StateRanks state_ranks(nn::Module& module, const std::shared_ptr<ProcessGroup>& group);

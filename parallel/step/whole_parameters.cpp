@@ -84,33 +84,51 @@ void put_in_whole(const Tensor& elements, const TensorPart& part, const Tensor& 
   }
 }
 
-// This rank's parts of all parameters, and those of the other ranks after them; null: there are none.
-std::vector<std::vector<TensorPart>> parts_of_ranks(const JoinedModel& model, ProcessGroup* group) {
+// The parts of each parameter that each rank has.
+using Parts = std::vector<TensorPart>;
+using PartsOfRanks = std::vector<std::vector<Parts>>;  // [rank][parameter]
+
+// Ranks may have different numbers of slices of a parameter. A null group: this rank alone.
+PartsOfRanks parts_of_ranks(const JoinedModel& model, ProcessGroup* group) {
   constexpr std::size_t kFields = 5;
-  std::vector<std::int64_t> own;
-  for (const JoinedParameter& each : model.parameters) {
-    for (const nn::Parameter& slice : each.slices) {
+  std::vector<std::int64_t> counts;
+  for (const JoinedParameter& each : model.parameters) counts.push_back(static_cast<std::int64_t>(each.slices.size()));
+  const Tensor gathered_counts = gather_numbers(group, counts);
+  const std::span<const std::int64_t> all_counts = gathered_counts.span<std::int64_t>();
+  const std::size_t parameters = counts.size(), ranks = all_counts.size() / parameters;
+  for (std::size_t i = 0; i < all_counts.size(); ++i)
+    counts[i % parameters] = std::max(counts[i % parameters], all_counts[i]);
+
+  std::vector<std::int64_t> own;  // as many of a parameter as the rank with most has; the rest are 0
+  for (std::size_t p = 0; p < parameters; ++p) {
+    const std::size_t begin = own.size();
+    for (const nn::Parameter& slice : model.parameters[p].slices) {
       const TensorPart& part = slice.slice()->part;
       own.insert(own.end(), {part.first, part.run, part.stride, part.begin, part.numel});
     }
+    own.resize(begin + kFields * static_cast<std::size_t>(counts[p]));
   }
   const Tensor gathered = gather_numbers(group, own);
   const std::span<const std::int64_t> all = gathered.span<std::int64_t>();
-  std::vector<std::vector<TensorPart>> of_ranks(all.size() / own.size());
-  for (std::size_t i = 0; i < all.size(); i += kFields)
-    of_ranks[i / own.size()].push_back({all[i], all[i + 1], all[i + 2], all[i + 3], all[i + 4]});
+  PartsOfRanks of_ranks(ranks, std::vector<Parts>(parameters));
+  for (std::size_t r = 0, i = 0; r < ranks; ++r) {
+    for (std::size_t p = 0; p < parameters; ++p) {
+      for (std::int64_t k = 0; k < counts[p]; ++k, i += kFields) {
+        if (k < all_counts[r * parameters + p])
+          of_ranks[r][p].push_back({all[i], all[i + 1], all[i + 2], all[i + 3], all[i + 4]});
+      }
+    }
+  }
   return of_ranks;
 }
 
-// The values of a parameter, of which the ranks have the parts from number `next` on.
-Tensor whole_values(const JoinedParameter& cut, const std::vector<std::vector<TensorPart>>& of_ranks, std::size_t next,
-                    ProcessGroup* group) {
-  const std::size_t count = cut.slices.size();
+// The values of parameter `p`, of which the ranks have these parts.
+Tensor whole_values(const JoinedParameter& cut, const PartsOfRanks& of_ranks, std::size_t p, ProcessGroup* group) {
   const Tensor& like = cut.slices[0].master();
   std::int64_t most = 0;  // elements of a rank
-  for (const std::vector<TensorPart>& parts : of_ranks) {
+  for (const std::vector<Parts>& of_rank : of_ranks) {
     std::int64_t elements = 0;
-    for (std::size_t j = 0; j < count; ++j) elements += parts[next + j].numel;
+    for (const TensorPart& part : of_rank[p]) elements += part.numel;
     most = std::max(most, elements);
   }
   const Tensor own = raw::full({most}, 0, like.options());
@@ -129,8 +147,7 @@ Tensor whole_values(const JoinedParameter& cut, const std::vector<std::vector<Te
   const Tensor flat = raw::view(all, {ranks * most}), whole = raw::full({cut.first().shape.numel()}, 0, like.options());
   for (std::int64_t r = 0; r < ranks; ++r) {
     at = r * most;
-    for (std::size_t j = 0; j < count; ++j) {
-      const TensorPart& part = of_ranks[static_cast<std::size_t>(r)][next + j];
+    for (const TensorPart& part : of_ranks[static_cast<std::size_t>(r)][p]) {
       put_in_whole(raw::slice(flat, 0, at, at + part.numel, 1), part, whole);
       at += part.numel;
     }
@@ -140,12 +157,11 @@ Tensor whole_values(const JoinedParameter& cut, const std::vector<std::vector<Te
 
 void join_slices(JoinedModel& model, ProcessGroup* group) {
   const NoGradGuard no_grad;
-  const std::vector<std::vector<TensorPart>> of_ranks = parts_of_ranks(model, group);
-  std::size_t next = 0;
-  for (JoinedParameter& each : model.parameters) {
-    each.whole = std::make_shared<nn::Parameter>(whole_values(each, of_ranks, next, group));
+  const PartsOfRanks of_ranks = parts_of_ranks(model, group);
+  for (std::size_t p = 0; p < model.parameters.size(); ++p) {
+    JoinedParameter& each = model.parameters[p];
+    each.whole = std::make_shared<nn::Parameter>(whole_values(each, of_ranks, p, group));
     each.whole->master().requires_grad_(each.slices[0].master().requires_grad());
-    next += each.slices.size();
   }
 }
 

@@ -119,11 +119,9 @@ TEST_CASE("a mesh that does not fit the partition") {
       "Parallel: axes dp and fsdp have 2 and 2 ranks, but sharding within replicas is not built yet; give all 4 "
       "ranks to one of them");
   check_error(2, {{"tp", 2}}, {.partition = four},
-              "Parallel: axis tp has 2 ranks, but tensor parallelism is not built yet; use 1");
+              "Parallel: axis tp has 2 ranks, but the partition has 1 tensor slice; set .partition.tensor_slices to 2");
   check_error(2, {{"pp", 2}}, {.partition = four},
               "Parallel: axis pp has 2 ranks, but pipeline parallelism is not built yet; use 1");
-  check_error(1, {{"dp", 1}}, {.partition = {.tensor_slices = 2}},
-              "Parallel: 2 tensor slices, but tensor parallelism is not built yet; use 1");
   check_error(
       1, {{"dp", 1}}, {.partition = {.sequence_blocks = 4}},
       "Parallel: axis cp has 1 rank, but the partition has 4 sequence blocks; set .partition.sequence_blocks to 1");
@@ -167,7 +165,7 @@ TEST_CASE("patterns of a plan and of a chain") {
 
 TEST_CASE("what is not built yet, or twice there, is refused") {
   check_error(1, {{"dp", 1}}, {.plan = {{"blocks.*", par::Recompute{}}}},
-              "Parallel: the style Recompute (\"blocks.*\") is not built yet; call autograd::checkpoint in the model");
+              "parallelize: blocks.0: the style Recompute is not built yet; call autograd::checkpoint in the model");
   with_threads("local", 2, [](const Group& group) {
     const par::DeviceMesh mesh(group, {{"cp", 2}});
     Model model({});
