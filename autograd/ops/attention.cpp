@@ -175,7 +175,8 @@ class GroupsGuard {
   bool outer_ = false;
 };
 
-// If slices share the heads of k, each must have one: the first of its queries' heads attend to the first of its heads of k.
+// If slices share heads of k, each slice must have one of them: with two, its queries would be divided between both,
+// although all of them belong to one.
 void require_shared_heads(const random::SliceContext& context, const Tensor& k) {
   for (const auto& [width, parts, sharing] : context.columns) {
     LOCKSTEP_CHECK(sharing == 0 || width != k.size(-3) * k.size(-1) || k.size(-3) == sharing,

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "lockstep/autograd/attention_context_internal.h"
+#include "lockstep/autograd/node.h"
 #include "lockstep/autograd/ops/creation.h"
 #include "lockstep/base/check_internal.h"
 #include "lockstep/nn/init.h"

@@ -17,9 +17,9 @@ namespace lockstep::parallel {
 
 /// A Linear whose outputs are cut.
 struct ColwiseParallel {
-  int parts = 1;               ///< the outputs are so many equal parts, each of which is cut: 3 for q, k and v in one
-  int multiple_of = 1;         ///< a slice of a part has a multiple of so many outputs: the size of a head
-  int repeat = 1;              ///< so many slices share each output: slices / heads, for fewer heads of k and v
+  int parts = 1;        ///< the outputs are so many equal parts, each of which is cut: 3 for q, k and v in one
+  int multiple_of = 1;  ///< a slice of a part has a multiple of so many outputs: the size of a head
+  int repeat = 1;       ///< slices that share each output: slices / heads of k, if there are fewer heads of k and v
   bool gather_output = false;  ///< whole outputs on every rank
 };
 /// A Linear whose inputs are cut, after one whose outputs are.
@@ -28,9 +28,13 @@ struct RowwiseParallel {};
 struct VocabParallel {
   bool gather_output = true;  ///< whole logits on every rank
 };
-/// A module outside of the cut ones that works on a part of the sequence.
+/// A module outside of the cut ones that works on a part of the sequence. Between a ColwiseParallel layer and the
+/// RowwiseParallel one, a norm of each head, as q_norm: it runs once for each slice, on the slice's heads (batch, time,
+/// heads, dim), (batch, heads, time, dim), or (batch, time, dim) where a slice has one. There, a module with parameters
+/// needs this style.
 struct SequenceParallel {};
-/// A MultiheadAttention whose heads are cut.
+/// A MultiheadAttention whose heads are cut, with its projections. The number of heads must be divisible by that of
+/// slices. An attn_mask for each head is passed for all heads.
 struct AttentionParallel {};
 /// A module that is recomputed in backward.
 struct Recompute {};

@@ -43,6 +43,11 @@ std::string place_of(const random::SliceContext& context, const Ends& ends) {
   throw InvalidArgument(message);
 }
 
+template <class Type>
+bool is_a(const nn::Module& module) {
+  return dynamic_cast<const Type*>(&module) != nullptr;
+}
+
 // Whether one of the names is of the module itself, and not of one below it.
 template <class Named>
 bool has_own(const Named& named) {
@@ -54,8 +59,8 @@ bool has_own(const Named& named) {
 class InnerCheck final : public nn::ModuleRunner {
  public:
   InnerCheck(const nn::Module& module, const std::string& path, bool has_cut_layers, std::shared_ptr<const Ends> ends)
-      : module_(module), path_(path), has_cut_layers_(has_cut_layers),
-        has_parameters_(has_own(module.named_parameters())), ends_(std::move(ends)) {}
+      : path_(path), has_cut_layers_(has_cut_layers), is_batch_norm_(is_a<nn::BatchNorm>(module)),
+        has_parameters_(has_own(module.named_parameters())), buffers_(module.buffers()), ends_(std::move(ends)) {}
 
   Tensor run(const std::vector<Tensor>& inputs, Forward forward) const override {
     random::SliceContext* const context = open_context();
@@ -69,7 +74,7 @@ class InnerCheck final : public nn::ModuleRunner {
         "parallelize: {} has buffers that training changes and runs {}; each rank would change them by its columns "
         "alone: run it before or after these layers, or use a module without such buffers",
         path_, place);
-    if (dynamic_cast<const nn::BatchNorm*>(&module_)) refuse(*context, buffers);
+    if (is_batch_norm_) refuse(*context, buffers);
     if (has_parameters_)
       refuse(*context, fmt::format("parallelize: {} has parameters and runs {}; each rank would have a part of its "
                                    "gradient: name it SequenceParallel",
@@ -83,13 +88,13 @@ class InnerCheck final : public nn::ModuleRunner {
  private:
   std::vector<std::uint32_t> versions() const {
     std::vector<std::uint32_t> found;
-    for (const nn::Buffer& buffer : module_.buffers()) found.push_back(buffer->version());
+    for (const nn::Buffer& buffer : buffers_) found.push_back(buffer->version());
     return found;
   }
 
-  const nn::Module& module_;
   std::string path_;
-  bool has_cut_layers_, has_parameters_;
+  bool has_cut_layers_, is_batch_norm_, has_parameters_;
+  std::vector<nn::Buffer> buffers_;
   std::shared_ptr<const Ends> ends_;
 };
 
@@ -160,7 +165,9 @@ class SliceModuleRunner final : public nn::ModuleRunner {
  public:
   SliceModuleRunner(const nn::Module& module, const std::string& path, std::shared_ptr<const TensorSlices> slices,
                     std::shared_ptr<const Ends> ends)
-      : module_(module), path_(path), slices_(std::move(slices)), ends_(std::move(ends)) {}
+      : path_(path), is_norm_(is_a<nn::LayerNorm>(module) || is_a<nn::RMSNorm>(module)),
+        parameters_(module.parameters()), buffers_(module.buffers()), slices_(std::move(slices)),
+        ends_(std::move(ends)) {}
 
   Tensor run(const std::vector<Tensor>& inputs, Forward forward) const override {
     random::SliceContext* const context = open_context();
@@ -172,7 +179,7 @@ class SliceModuleRunner final : public nn::ModuleRunner {
     if (dim < 0) refuse_input(*context, inputs[0]);
     const std::vector<Tensor> parts = split_parts(inputs[0], dim, slices_->local());
     check_norm(*context, parts[0]);
-    return join_parts(run_for_slices(slices_, module_, parts, forward), dim);
+    return join_parts(run_for_slices(slices_, parameters_, buffers_, parts, forward), dim);
   }
 
  private:
@@ -187,9 +194,8 @@ class SliceModuleRunner final : public nn::ModuleRunner {
   }
 
   void check_norm(random::SliceContext& context, const Tensor& part) const {
-    const bool is_norm = dynamic_cast<const nn::LayerNorm*>(&module_) || dynamic_cast<const nn::RMSNorm*>(&module_);
-    if (!is_norm || module_.parameters().empty()) return;
-    const Shape shape = module_.parameters()[0].tensor().shape();
+    if (!is_norm_ || parameters_.empty()) return;
+    const Shape shape = parameters_[0].tensor().shape();
     if (shape == Shape{part.size(-1)}) return;
     refuse(context,
            fmt::format("parallelize: {} runs {}, once for each slice: x of a slice is {}, and the norm has the "
@@ -197,8 +203,10 @@ class SliceModuleRunner final : public nn::ModuleRunner {
                        path_, place_of(context, *ends_), describe(part), shape.to_string(), part.size(-1)));
   }
 
-  const nn::Module& module_;
   std::string path_;
+  bool is_norm_;
+  std::vector<nn::Parameter> parameters_;
+  std::vector<nn::Buffer> buffers_;
   std::shared_ptr<const TensorSlices> slices_;
   std::shared_ptr<const Ends> ends_;
 };
@@ -219,8 +227,7 @@ class Preparation {
 
   void visit(nn::Module& module, const std::string& path) {
     const StyledModule* const styled = style_of(module);
-    if (styled && std::holds_alternative<SequenceParallel>(styled->style) &&
-        !dynamic_cast<const nn::BatchNorm*>(&module)) {
+    if (styled && std::holds_alternative<SequenceParallel>(styled->style) && !is_a<nn::BatchNorm>(module)) {
       nn::add_runner(module, std::make_shared<const SliceModuleRunner>(module, path, slices_, ends_));
       return;  // the modules below it run inside it
     }

@@ -111,16 +111,17 @@ namespace {
 // the nodes of the copies; so the views have the copies only while the module runs.
 using Views = std::vector<nn::ReplicaView>;
 
-std::shared_ptr<Views> views_of(const std::shared_ptr<const TensorSlices>& slices, const nn::Module& module) {
+std::shared_ptr<Views> views_of(const std::shared_ptr<const TensorSlices>& slices,
+                                const std::vector<nn::Parameter>& parameters, const std::vector<nn::Buffer>& buffers) {
   const auto views = std::make_shared<Views>(static_cast<std::size_t>(slices->local()));
   const nn::ReplicaView* const around = nn::current_replica_view();
-  for (const nn::Buffer& buffer : module.buffers()) {
+  for (const nn::Buffer& buffer : buffers) {
     const Tensor* const replica = around ? around->find(buffer.id()) : nullptr;
     for (nn::ReplicaView& view : *views) {
       if (replica) view.set(buffer.id(), *replica);
     }
   }
-  for (const nn::Parameter& parameter : module.parameters()) {
+  for (const nn::Parameter& parameter : parameters) {
     const std::vector<Tensor> copies = copies_for_slices(slices, parameter.tensor(), views);
     for (std::size_t j = 0; j < views->size(); ++j) (*views)[j].set(parameter.id(), copies[j]);
   }
@@ -129,15 +130,16 @@ std::shared_ptr<Views> views_of(const std::shared_ptr<const TensorSlices>& slice
 
 }  // namespace
 
-std::vector<Tensor> run_for_slices(const std::shared_ptr<const TensorSlices>& slices, const nn::Module& module,
-                                   const std::vector<Tensor>& inputs, nn::ModuleRunner::Forward forward) {
+std::vector<Tensor> run_for_slices(const std::shared_ptr<const TensorSlices>& slices,
+                                   const std::vector<nn::Parameter>& parameters,
+                                   const std::vector<nn::Buffer>& buffers, const std::vector<Tensor>& inputs,
+                                   nn::ModuleRunner::Forward forward) {
   std::vector<Tensor> results;
-  const std::vector<nn::Parameter> parameters = module.parameters();
   if (std::ranges::none_of(parameters, [](const nn::Parameter& each) { return each->requires_grad(); })) {
     for (const Tensor& input : inputs) results.push_back(forward({input}));
     return results;
   }
-  const std::shared_ptr<Views> views = views_of(slices, module);
+  const std::shared_ptr<Views> views = views_of(slices, parameters, buffers);
   const Finally empty([&] {
     for (nn::ReplicaView& view : *views) view = {};
   });

@@ -51,7 +51,8 @@ std::vector<Tensor> split_pieces(const Tensor& x, int count) {
 }  // namespace
 
 PiecesRunner::PiecesRunner(std::shared_ptr<const TensorSlices> slices, const nn::Module& module)
-    : SharedRunner(Part::kModel, slices->group, slices->mesh), slices_(std::move(slices)), module_(module),
+    : SharedRunner(Part::kModel, slices->group, slices->mesh), slices_(std::move(slices)), parameters_(module.parameters()),
+      buffers_(module.buffers()),
       takes_indices_(dynamic_cast<const nn::Embedding*>(&module) != nullptr) {}
 
 Tensor PiecesRunner::run(const std::vector<Tensor>& inputs, Forward forward) const {
@@ -68,7 +69,7 @@ Tensor PiecesRunner::run(const std::vector<Tensor>& inputs, Forward forward) con
     require_positions(x, context->positions);
     pieces = split_pieces(x, slices_->local());
   }
-  return join_pieces(run_for_slices(slices_, module_, pieces, forward));
+  return join_pieces(run_for_slices(slices_, parameters_, buffers_, pieces, forward));
 }
 
 }  // namespace lockstep::parallel

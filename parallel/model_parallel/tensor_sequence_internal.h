@@ -17,7 +17,8 @@ class PiecesRunner final : public SharedRunner {
 
  private:
   std::shared_ptr<const TensorSlices> slices_;
-  const nn::Module& module_;
+  std::vector<nn::Parameter> parameters_;
+  std::vector<nn::Buffer> buffers_;
   bool takes_indices_;
 };
 

@@ -40,8 +40,8 @@ Tensor gather_positions(const TensorSlices& slices, const Tensor& own, Phase pha
 // The columns of all ranks, (..., columns of a rank) to (..., columns of all).
 Tensor gather_columns(const TensorSlices& slices, const Tensor& own, std::string_view name);
 
-// How a parameter is cut: along `dim`, each of `parts` equal parts of it by itself. With `repeat`, so many slices, one
-// after another, share their elements, and the parameter has that many times fewer distinct ones.
+// How a parameter is cut: along `dim`, each of `parts` equal parts of it by itself. Groups of `repeat`
+// neighbouring slices share their elements, so there are `repeat` times fewer distinct slices.
 struct Cut {
   std::int64_t dim = 0, parts = 1, repeat = 1;
   bool is_uneven = false;  // along the first dimension, in one part: the last slice may be smaller (see rows_of_slice)

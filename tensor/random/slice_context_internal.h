@@ -14,7 +14,7 @@ namespace lockstep::random {
 struct SliceContext {
   struct Columns {
     std::int64_t run, parts;
-    std::int64_t sharing = 0;  // not 0: each of so many slices on this rank has columns that it shares with others
+    std::int64_t sharing = 0;  // not 0: the slices on this rank, each of which shares its columns with others
   };
   SliceContext() = default;
   SliceContext(const SliceContext&) = default;

@@ -16,6 +16,7 @@ struct GqaOptions {
   std::int64_t heads = 8, kv_heads = 2, dim = 4;
   int repeat = 1;
   HeadNorm norm = HeadNorm::kNone;
+  bool recompute_norm = false;
   bool rms = false, bias = true, frozen = false, recompute = false, bf16 = false, deferred = false;
   double dropout = 0;
   std::int64_t width() const { return heads * dim; }
@@ -38,12 +39,16 @@ struct GqaAttention : nn::Module {
     }
   }
   ls::Tensor forward(const ls::Tensor& x) const override {
+    const auto normed = [&](const nn::Module& norm, const ls::Tensor& t) {
+      return options.recompute_norm ? ls::autograd::checkpoint([&norm](const ls::Tensor& in) { return norm(in); }, t)
+                                    : norm(t);
+    };
     const auto heads = [&](const nn::Linear& linear, const nn::Module* norm) {
       ls::Tensor t = linear(x);
       t = t.reshape({t.size(0), t.size(1), -1, options.dim});
-      if (norm && options.norm == HeadNorm::kBeforeTranspose) t = (*norm)(t);
+      if (norm && options.norm == HeadNorm::kBeforeTranspose) t = normed(*norm, t);
       t = t.transpose(1, 2);
-      return norm && options.norm == HeadNorm::kAfterTranspose ? (*norm)(t) : t;
+      return norm && options.norm == HeadNorm::kAfterTranspose ? normed(*norm, t) : t;
     };
     const ls::Tensor q = heads(*query, q_norm), k = heads(*key, k_norm), v = heads(*value, nullptr);
     const ls::Tensor y = ls::scaled_dot_product_attention(

@@ -90,6 +90,8 @@ TEST_CASE("norms of heads and data parallelism; deferred initialisation; recompu
   CHECK(train_subject(4, {.tp = 2, .dp = 2, .stage = 3}, gqa_subject(options)) == want);
   options.deferred = false, options.recompute = true;
   CHECK(train_subject(4, {.tp = 4}, gqa_subject(options)) == want);
+  options.recompute = false, options.recompute_norm = true;
+  for (const int t : {1, 4}) CHECK(train_subject(4, {.tp = t}, gqa_subject(options)) == want);
 }
 
 TEST_CASE("a norm of whole columns, where a slice has one head") {
