@@ -27,11 +27,11 @@ enum class Sharding : std::uint8_t {
 /// What tensor parallelism has made of a parameter: its tensor is a slice of the whole parameter. A slice is an ordinary
 /// parameter for optimizers and training modes, and may be sharded; functions that need the whole refuse it.
 struct ParameterSlice {
-  std::string name;  ///< of the whole parameter in the model: "up.weight"; the slice is listed as "up.weight[2/4]"
-  Shape shape;       ///< of the whole parameter
-  TensorPart part;   ///< the slice's elements in it
-  int index = 0;     ///< number of the slice
-  int of = 1;        ///< number of slices of the parameter, over all ranks
+  std::string name;      ///< of the whole parameter in the model: "up.weight"; the slice is listed as "up.weight[2/4]"
+  Shape shape;           ///< of the whole parameter
+  TensorPart part;       ///< the slice's elements in it
+  int index = 0;         ///< number of the slice
+  int of = 1;            ///< number of slices of the parameter, over all ranks
   bool is_copy = false;  ///< an earlier rank has the same slice (ColwiseParallel::repeat), and saves it
 };
 

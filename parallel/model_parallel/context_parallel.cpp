@@ -116,9 +116,9 @@ std::vector<Tensor> split_sequence(const std::vector<Tensor>& batch, const Devic
   require_one_axis("split_sequence", axis);
   const SequenceBlocks blocks = blocks_of(axis, attention);
   if (blocks.count == 1) return batch;
-  check_same_batch(
-      "split_sequence", batch, *axis.group(),
-      "must load the same sequences; give a sampler the rank and size of the axis dp, or those of run.first_micro_batch()");
+  check_same_batch("split_sequence", batch, *axis.group(),
+                   "must load the same sequences; give a sampler the rank and size of the axis dp, or those of "
+                   "run.first_micro_batch()");
   axis.group()->attachment<LastSplit>() = {.is_any = true, .is_zigzag = blocks.is_zigzag};
   std::vector<Tensor> own;
   for (std::size_t i = 0; i < batch.size(); ++i) {

@@ -62,9 +62,10 @@ void check_partition(const Partition& partition, const DeviceMesh& mesh, const s
                  "Parallel: {} micro-batches, {} tensor slices, {} sequence blocks; expected 1 or more of each",
                  partition.micro_batches, partition.tensor_slices, partition.sequence_blocks);
   const int slices = ranks_of(mesh, "tp");
-  LOCKSTEP_CHECK(partition.tensor_slices > 1 || slices == 1,
-                 "Parallel: axis tp has {} ranks, but the partition has 1 tensor slice; set .partition.tensor_slices to {}",
-                 slices, slices);
+  LOCKSTEP_CHECK(
+      partition.tensor_slices > 1 || slices == 1,
+      "Parallel: axis tp has {} ranks, but the partition has 1 tensor slice; set .partition.tensor_slices to {}",
+      slices, slices);
   const int blocks = ranks_of(mesh, "cp"), ranks = ranks_of(mesh, data_axis), all = partition.micro_batches;
   LOCKSTEP_CHECK(partition.sequence_blocks == blocks,
                  "Parallel: axis cp has {} rank{}, but the partition has {} sequence block{}; set "
@@ -155,7 +156,7 @@ struct Parallel::State {
   DeviceMesh blocks;                 // the axis cp; undefined without one
   int first = 0, micro_batches = 0;  // of this rank
   TensorPlan tensor;
-  std::string layout;                // for plan()
+  std::string layout;  // for plan()
   std::optional<ContextParallelGuard> context;
   Mode mode;
 };

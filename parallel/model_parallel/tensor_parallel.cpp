@@ -16,9 +16,9 @@
 #include "lockstep/parallel/model_parallel/tensor_attention_internal.h"
 #include "lockstep/parallel/model_parallel/tensor_inner_internal.h"
 #include "lockstep/parallel/model_parallel/tensor_linear_internal.h"
+#include "lockstep/parallel/model_parallel/tensor_repeat_internal.h"
 #include "lockstep/parallel/model_parallel/tensor_sequence_internal.h"
 #include "lockstep/parallel/model_parallel/tensor_vocab_internal.h"
-#include "lockstep/parallel/model_parallel/tensor_repeat_internal.h"
 #include "lockstep/parallel/step/model_check_internal.h"
 
 namespace lockstep::parallel {
@@ -100,7 +100,8 @@ void check_vocabulary(const StyledModule& each, int slices) {
 
 void check_not_built(const StyledModule& each) {
   LOCKSTEP_CHECK(!style_of<Recompute>(each),
-                 "{}: {}: the style Recompute is not built yet; call autograd::checkpoint in the model", kOp, each.path);
+                 "{}: {}: the style Recompute is not built yet; call autograd::checkpoint in the model", kOp,
+                 each.path);
 }
 
 // Columns that one layer leaves cut are taken by another one of the same module.

@@ -131,9 +131,8 @@ std::shared_ptr<Views> views_of(const std::shared_ptr<const TensorSlices>& slice
 }  // namespace
 
 std::vector<Tensor> run_for_slices(const std::shared_ptr<const TensorSlices>& slices,
-                                   const std::vector<nn::Parameter>& parameters,
-                                   const std::vector<nn::Buffer>& buffers, const std::vector<Tensor>& inputs,
-                                   nn::ModuleRunner::Forward forward) {
+                                   const std::vector<nn::Parameter>& parameters, const std::vector<nn::Buffer>& buffers,
+                                   const std::vector<Tensor>& inputs, nn::ModuleRunner::Forward forward) {
   std::vector<Tensor> results;
   if (std::ranges::none_of(parameters, [](const nn::Parameter& each) { return each->requires_grad(); })) {
     for (const Tensor& input : inputs) results.push_back(forward({input}));

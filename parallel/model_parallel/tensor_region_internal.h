@@ -26,9 +26,8 @@ Tensor leave_slices(const std::shared_ptr<const TensorSlices>& slices, const std
 
 // The results of a module's `forward` for each input, one for each slice, with its parameters as copies_for_slices.
 std::vector<Tensor> run_for_slices(const std::shared_ptr<const TensorSlices>& slices,
-                                   const std::vector<nn::Parameter>& parameters,
-                                   const std::vector<nn::Buffer>& buffers, const std::vector<Tensor>& inputs,
-                                   nn::ModuleRunner::Forward forward);
+                                   const std::vector<nn::Parameter>& parameters, const std::vector<nn::Buffer>& buffers,
+                                   const std::vector<Tensor>& inputs, nn::ModuleRunner::Forward forward);
 
 // One call of a module with layers that are cut.
 class TensorRegion final : public random::SliceContext {

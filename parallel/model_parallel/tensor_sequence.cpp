@@ -51,8 +51,8 @@ std::vector<Tensor> split_pieces(const Tensor& x, int count) {
 }  // namespace
 
 PiecesRunner::PiecesRunner(std::shared_ptr<const TensorSlices> slices, const nn::Module& module)
-    : SharedRunner(Part::kModel, slices->group, slices->mesh), slices_(std::move(slices)), parameters_(module.parameters()),
-      buffers_(module.buffers()),
+    : SharedRunner(Part::kModel, slices->group, slices->mesh), slices_(std::move(slices)),
+      parameters_(module.parameters()), buffers_(module.buffers()),
       takes_indices_(dynamic_cast<const nn::Embedding*>(&module) != nullptr) {}
 
 Tensor PiecesRunner::run(const std::vector<Tensor>& inputs, Forward forward) const {

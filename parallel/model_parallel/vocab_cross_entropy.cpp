@@ -31,7 +31,7 @@ const VocabLinearRunner* runner_of(const nn::Module& layer) {
 struct VocabCrossEntropyLoss::State {
   VocabCrossEntropyLossOptions options;
   std::string head;
-  const nn::Module* layer = nullptr;  // the head
+  const nn::Module* layer = nullptr;                     // the head
   std::shared_ptr<const TensorSlices> slices = nullptr;  // null: nothing is cut
   std::int64_t vocabulary = 0;
 

@@ -19,7 +19,9 @@ struct GradientAccumulation::State {
   MicroBatchPlan plan(const Batch& batch) const;
   Tensor run(const Batch& batch, MicroBatchLoss loss_fn);
   Tensor evaluate(const Batch& batch, MicroBatchLoss loss_fn);
-  void end_failed_step(const std::exception& error) { failures.tell(runner_groups(module), "GradientAccumulation", error); }
+  void end_failed_step(const std::exception& error) {
+    failures.tell(runner_groups(module), "GradientAccumulation", error);
+  }
 
   nn::Module& module;
   GradientAccumulationOptions options;

@@ -151,9 +151,10 @@ void check_same_batch(const char* op, const std::vector<Tensor>& batch, ProcessG
 void check_same_batch_of_slices(const char* mode, nn::Module& module, const std::vector<Tensor>& batch) {
   if (!nn::ModuleRunner::exists()) return;
   for (ProcessGroup* const slices : runner_groups(module, SharedRunner::Part::kModel))
-    check_same_batch(mode, batch, *slices,
-                     "have slices of one model and must get the same batch; give a sampler the rank and size of the axis "
-                     "dp, and not of tp");
+    check_same_batch(
+        mode, batch, *slices,
+        "have slices of one model and must get the same batch; give a sampler the rank and size of the axis "
+        "dp, and not of tp");
 }
 
 }  // namespace lockstep::parallel

@@ -14,8 +14,8 @@ class ReplicatedState final : public ModelState {
   std::vector<StatePart> parts() const override {
     std::vector<StatePart> parts;
     for (const nn::ListedTensor& each : nn::listed_tensors(module_))
-      parts.push_back(part_of(each, each.tensor, TensorPart::whole(each.tensor.shape()),
-                              is_first_ && saves(each, ranks_)));
+      parts.push_back(
+          part_of(each, each.tensor, TensorPart::whole(each.tensor.shape()), is_first_ && saves(each, ranks_)));
     return parts;
   }
   optim::NamedParameters parameters() const override { return module_.named_parameters(); }

@@ -39,10 +39,8 @@ TEST_CASE("a rank that is killed while a model that is cut is saved leaves the o
     const std::string name = fresh_group();
     const std::vector<ExitStatus> ends = run_processes(layout.ranks(), [&](int rank) {
       set_master(name);
-      const auto group = par::init_process_group({.timeout = std::chrono::seconds(30),
-                                                  .world_size = layout.ranks(),
-                                                  .rank = rank,
-                                                  .group_name = name});
+      const auto group = par::init_process_group(
+          {.timeout = std::chrono::seconds(30), .world_size = layout.ranks(), .rank = rank, .group_name = name});
       train_and_save(group, path, steps, rank == victim ? delay_us : 0);
     });
     for (std::size_t rank = 0; rank < ends.size(); ++rank) {

@@ -28,7 +28,8 @@ inline void train_on(const Group& group, int slices, const Layout& layout, const
   if (subject.deferred) deferred.emplace();
   const std::unique_ptr<nn::Module> model = subject.make();
   deferred.reset();
-  par::parallelize(*model, mesh["tp"], {.tensor_slices = slices, .sequence_parallel = subject.sequence, .plan = subject.plan});
+  par::parallelize(*model, mesh["tp"],
+                   {.tensor_slices = slices, .sequence_parallel = subject.sequence, .plan = subject.plan});
   Outcome own;
   const int d = mesh["dp"].rank(), each = kMicroBatches / layout.dp;
   const auto finish = [&](auto& run) {
@@ -91,8 +92,7 @@ inline void check_same_bits(int slices, const Subject& subject, const std::vecto
 
 // With several slices, losses and norms are near those of one.
 inline void check_near(int slices, const Layout& layout, const Subject& subject, int steps = 3) {
-  const Outcome one = train_subject(1, {}, subject, steps),
-                several = train_subject(slices, layout, subject, steps);
+  const Outcome one = train_subject(1, {}, subject, steps), several = train_subject(slices, layout, subject, steps);
   for (std::size_t i = 0; i < one.losses.size(); ++i) {
     CHECK(several.losses[i] == doctest::Approx(one.losses[i]).epsilon(1e-5));
     CHECK(several.norms[i] == doctest::Approx(one.norms[i]).epsilon(1e-4));

@@ -154,7 +154,7 @@ struct Outcome {
   std::vector<double> losses, norms;
   put_together::Parameters parameters;
   std::uint64_t hash = 0;  // of tensor_subject.h: of the gathered model
-  std::string file;  // of tensor_subject.h: the checkpoint's bytes
+  std::string file;        // of tensor_subject.h: the checkpoint's bytes
   friend bool operator==(const Outcome&, const Outcome&) = default;
 };
 
