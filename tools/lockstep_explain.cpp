@@ -144,8 +144,8 @@ CLI::App& declare_ring_attention(CLI::App& app, Arguments& arguments) {
 
 CLI::App& declare_tensor(CLI::App& app, Arguments& arguments) {
   TensorQuestion& question = arguments.tensor;
-  CLI::App& tensor = *app.add_subcommand(
-      "tensor", "shows tensor parallelism of a transformer block: slices and bytes of each rank, order of sums");
+  CLI::App& tensor =
+      *app.add_subcommand("tensor", "shows tensor parallelism: slices and bytes of each rank, order of sums");
   tensor.add_option("--slices", question.slices, "slices of each matrix; they determine the bits")
       ->check(command_line::range(1, kDrawnRanks));
   tensor.add_option("--ranks", question.ranks, "ranks that share the slices: --slices divided by 1, 2, 4 or 8")
