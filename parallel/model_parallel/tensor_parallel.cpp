@@ -12,6 +12,7 @@
 #include "lockstep/nn/module_internal.h"
 #include "lockstep/nn/module_runner_internal.h"
 #include "lockstep/parallel/comm/device_mesh_internal.h"
+#include "lockstep/parallel/model_parallel/recompute_internal.h"
 #include "lockstep/parallel/model_parallel/styles_internal.h"
 #include "lockstep/parallel/model_parallel/tensor_attention_internal.h"
 #include "lockstep/parallel/model_parallel/tensor_inner_internal.h"
@@ -98,12 +99,6 @@ void check_vocabulary(const StyledModule& each, int slices) {
                  kOp, each.path, rows, slices, rows_of_slice(rows, 0, slices).count);
 }
 
-void check_not_built(const StyledModule& each) {
-  LOCKSTEP_CHECK(!style_of<Recompute>(each),
-                 "{}: {}: the style Recompute is not built yet; call autograd::checkpoint in the model", kOp,
-                 each.path);
-}
-
 // Columns that one layer leaves cut are taken by another one of the same module.
 void check_regions(const std::vector<StyledModule>& styled) {
   for (const StyledModule& each : styled) {
@@ -131,7 +126,8 @@ void check_regions(const std::vector<StyledModule>& styled) {
 void check_all_styled(const nn::Module& module, const std::vector<StyledModule>& styled) {
   for (const auto& [name, parameter] : module.named_parameters()) {
     const std::string owner(nn::module_path(name));
-    LOCKSTEP_CHECK(std::ranges::any_of(styled, [&](const StyledModule& each) { return is_in(owner, each.path); }),
+    const auto names = [&](const StyledModule& each) { return !style_of<Recompute>(each) && is_in(owner, each.path); };
+    LOCKSTEP_CHECK(std::ranges::any_of(styled, names),
                    "{}: {} has parameters and no style; with .sequence_parallel name it SequenceParallel", kOp,
                    owner.empty() ? "the model itself" : owner);
   }
@@ -293,7 +289,6 @@ TensorPlan parallelize(nn::Module& module, const DeviceMesh& axis, const TensorP
   const std::vector<StyledModule> styled = styled_modules(kOp, module, options.plan);
   check_model(module, styled);
   for (const StyledModule& each : styled) {
-    check_not_built(each);
     if (const auto* const column = style_of<ColwiseParallel>(each)) check_colwise(each, *column, slices->count);
     if (style_of<RowwiseParallel>(each)) check_rowwise(each, slices->count);
     if (style_of<VocabParallel>(each)) check_vocabulary(each, slices->count);
@@ -308,12 +303,16 @@ TensorPlan parallelize(nn::Module& module, const DeviceMesh& axis, const TensorP
     check_same_text("parallelize: ranks have different options", text, *slices->group);
   }
 
+  for (const StyledModule& each : styled) {
+    if (style_of<Recompute>(each)) recompute(*each.module);
+  }
   TensorPlan plan{.slices = slices->count, .ranks = slices->ranks(), .whole_bytes = bytes_of_parameters(module)};
   if (slices->count > 1) {
     prepare_inner_modules(module, styled, slices);
     std::set<const nn::Module*> entered;
     std::vector<nn::Module*> parents;
     for (const StyledModule& each : styled) {
+      if (style_of<Recompute>(each)) continue;
       if (slices->cuts_sequence) plan.summed_parameters += parameters_on_pieces(each);
       if (style_of<SequenceParallel>(each)) {
         if (slices->cuts_sequence)

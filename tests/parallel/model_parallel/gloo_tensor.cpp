@@ -4,7 +4,6 @@
 using namespace tensor_training;
 
 TEST_CASE("ranks with slices over gloo have the bits of one process") {
-  constexpr int kSteps = 2;
   for (const ModelOptions& options :
        {ModelOptions{.vocabulary = true, .tied = true, .dropout = 0.1},
         ModelOptions{.vocabulary = true, .gathers = false, .sequence = true, .dropout = 0.1}}) {

@@ -163,9 +163,7 @@ TEST_CASE("patterns of a plan and of a chain") {
                                .chain = {"tokens", "positions", "blocks.*", "head"}}));
 }
 
-TEST_CASE("what is not built yet, or twice there, is refused") {
-  check_error(1, {{"dp", 1}}, {.plan = {{"blocks.*", par::Recompute{}}}},
-              "parallelize: blocks.0: the style Recompute is not built yet; call autograd::checkpoint in the model");
+TEST_CASE("a model that is context-parallel already is refused") {
   with_threads("local", 2, [](const Group& group) {
     const par::DeviceMesh mesh(group, {{"cp", 2}});
     Model model({});

@@ -125,7 +125,7 @@ TEST_CASE("cut heads and data parallelism; deferred initialisation") {
 }
 
 TEST_CASE("with cut heads, losses and norms are near those of one slice") {
-  for (const int slices : {2, 4, 8}) check_near(slices, {.tp = 2}, subject_of({.cross = true}), 20);
+  for (const int slices : {2, 4, 8}) check_near(slices, {.tp = 2}, subject_of({.cross = true}), kLongRun);
 }
 
 TEST_CASE("TransformerEncoder: its layers are named layers.*") {

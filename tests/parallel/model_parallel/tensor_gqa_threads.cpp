@@ -43,8 +43,8 @@ TEST_CASE("shared heads and data parallelism; deferred initialisation") {
 }
 
 TEST_CASE("with shared heads, losses and norms are near those of one slice") {
-  for (const int t : {1, 2, 4}) check_near(4, {.tp = t}, gqa_subject({.repeat = 2}), 20);
-  for (const int t : {2, 8}) check_near(8, {.tp = t}, gqa_subject({.kv_heads = 1, .repeat = 8}), 20);
+  for (const int t : {1, 2, 4}) check_near(4, {.tp = t}, gqa_subject({.repeat = 2}), kLongRun);
+  for (const int t : {2, 8}) check_near(8, {.tp = t}, gqa_subject({.kv_heads = 1, .repeat = 8}), kLongRun);
 }
 
 TEST_CASE("ranks have the slices that they need, by their numbers among the distinct ones") {

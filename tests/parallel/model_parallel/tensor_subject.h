@@ -59,7 +59,7 @@ inline void train_on(const Group& group, int slices, const Layout& layout, const
   }
 }
 
-inline Outcome train_subject(int slices, const Layout& layout, const Subject& subject, int steps = 3) {
+inline Outcome train_subject(int slices, const Layout& layout, const Subject& subject, int steps = kSteps) {
   Outcome outcome;
   std::mutex mutex;
   if (layout.ranks() == 1)
@@ -91,7 +91,7 @@ inline void check_same_bits(int slices, const Subject& subject, const std::vecto
 }
 
 // With several slices, losses and norms are near those of one.
-inline void check_near(int slices, const Layout& layout, const Subject& subject, int steps = 3) {
+inline void check_near(int slices, const Layout& layout, const Subject& subject, int steps = kSteps) {
   const Outcome one = train_subject(1, {}, subject, steps), several = train_subject(slices, layout, subject, steps);
   for (std::size_t i = 0; i < one.losses.size(); ++i) {
     CHECK(several.losses[i] == doctest::Approx(one.losses[i]).epsilon(1e-5));

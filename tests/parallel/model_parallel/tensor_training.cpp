@@ -3,10 +3,6 @@
 
 using namespace tensor_training;
 
-namespace {
-constexpr int kSteps = LOCKSTEP_SLOWDOWN > 1 ? 2 : 5;
-}
-
 TEST_CASE("processes with slices have the bits of one process") {
   for (const ModelOptions& options :
        {ModelOptions{.fused = true, .gated = true, .frozen = true, .recompute = true, .dropout = 0.1},

@@ -25,6 +25,7 @@ struct ModelOptions {
   bool bias = true, frozen = false, recompute = false, bf16 = false;
   bool deferred = false;                                  // initialisation
   bool vocabulary = false, tied = false, gathers = true;  // tokens and head cut along it; one weight; whole logits
+  bool recompute_style = false;                           // as recompute, by the plan
   bool sequence = false;                                  // each rank has some positions outside of the regions
   double dropout = 0;  // of attention, of the columns in the MLP, and behind the row-parallel layers
 };
@@ -123,6 +124,7 @@ inline par::ParallelPlan plan_of(const ModelOptions& options) {
     plan.emplace_back("tokens", par::VocabParallel{});
     plan.emplace_back("head", par::VocabParallel{.gather_output = options.gathers});
   }
+  if (options.recompute_style) plan.emplace_back("blocks.*", par::Recompute{});
   if (options.sequence) {
     plan.emplace_back("blocks.*.norm*", par::SequenceParallel{});
     plan.emplace_back("norm", par::SequenceParallel{});
@@ -148,6 +150,7 @@ struct Layout {
 };
 
 constexpr int kMicroBatches = 4;  // of a step
+constexpr int kSteps = LOCKSTEP_SLOWDOWN > 1 ? 1 : 3, kLongRun = LOCKSTEP_SLOWDOWN > 1 ? 2 : 20;
 
 // What a run leaves, put together from all ranks.
 struct Outcome {
@@ -218,7 +221,7 @@ void on_mesh_of_threads(int slices, const Layout& layout, const ModelOptions& op
                [&](const Group& group) { on_mesh<AModel>(group, slices, layout, options, body); });
 }
 
-inline Outcome train(int slices, const Layout& layout, const ModelOptions& options, int steps = 3) {
+inline Outcome train(int slices, const Layout& layout, const ModelOptions& options, int steps = kSteps) {
   Outcome outcome;
   std::mutex mutex;
   on_mesh_of_threads(slices, layout, options, [&](auto& run, Model&, int d) {

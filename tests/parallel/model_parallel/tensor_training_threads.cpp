@@ -76,8 +76,14 @@ TEST_CASE("deferred initialisation has the same values") {
           train(4, {}, {.fused = fused}));
 }
 
-TEST_CASE("recomputation changes no bit") {
-  CHECK(train(4, {.tp = 2}, {.fused = true, .recompute = true}) == train(4, {.tp = 2}, {.fused = true}));
+TEST_CASE("recomputation changes no bit, by the model or by the plan") {
+  for (const bool sequence : {false, true}) {
+    const Outcome want = train(4, {.tp = 2}, {.fused = true, .sequence = sequence, .dropout = 0.2});
+    CHECK(train(4, {.tp = 2}, {.fused = true, .recompute = true, .sequence = sequence, .dropout = 0.2}) == want);
+    for (const Layout& layout : {Layout{.tp = 1}, Layout{.tp = 4}, Layout{.tp = 2, .dp = 2, .stage = 3}})
+      CHECK(train(4, layout, {.fused = true, .recompute_style = true, .sequence = sequence, .dropout = 0.2}) == want);
+  }
+  CHECK(train(1, {}, {.recompute_style = true, .dropout = 0.2}) == train(1, {}, {.dropout = 0.2}));
 }
 
 TEST_CASE("slices and data parallelism in every mode") {
@@ -92,9 +98,9 @@ TEST_CASE("slices and data parallelism in every mode") {
 
 TEST_CASE("with several slices, losses and norms are near those of one") {
   for (const ModelOptions& options : {ModelOptions{}, ModelOptions{.fused = true, .gated = true}}) {
-    const Outcome one = train(1, {}, options, 20);
+    const Outcome one = train(1, {}, options, kLongRun);
     for (const int slices : {2, 4, 8}) {
-      const Outcome several = train(slices, {.tp = 2}, options, 20);
+      const Outcome several = train(slices, {.tp = 2}, options, kLongRun);
       for (std::size_t i = 0; i < one.losses.size(); ++i) {
         CHECK(several.losses[i] == doctest::Approx(one.losses[i]).epsilon(1e-5));
         CHECK(several.norms[i] == doctest::Approx(one.norms[i]).epsilon(1e-4));
