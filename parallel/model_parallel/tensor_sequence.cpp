@@ -4,6 +4,7 @@
 
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/node.h"
+#include "lockstep/autograd/ops/creation.h"
 #include "lockstep/base/check_internal.h"
 #include "lockstep/nn/layers/layers.h"
 

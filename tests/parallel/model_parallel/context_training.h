@@ -38,11 +38,10 @@ struct SelfAttention : nn::Module {
       return t.reshape({t.size(0), t.size(1), -1, kWidth / options.heads}).transpose(1, 2);
     };
     const auto parts = ls::chunk(keys(x), 2, -1);
-    const ls::Tensor y =
-        ls::scaled_dot_product_attention(heads(query(x)), heads(parts[0]), heads(parts[1]),
-                                         {.dropout_p = is_training() ? options.dropout : 0,
-                                          .is_causal = true,
-                                          .enable_gqa = options.kv_heads < options.heads});
+    const ls::Tensor y = ls::scaled_dot_product_attention(heads(query(x)), heads(parts[0]), heads(parts[1]),
+                                                          {.dropout_p = is_training() ? options.dropout : 0,
+                                                           .is_causal = true,
+                                                           .enable_gqa = options.kv_heads < options.heads});
     return proj(y.transpose(1, 2).flatten(2));
   }
 
@@ -52,9 +51,9 @@ struct SelfAttention : nn::Module {
 
 struct MultiheadSelfAttention : nn::Module {
   explicit MultiheadSelfAttention(const ModelOptions& options)
-      : padded(options.padded), attention(add<nn::MultiheadAttention>(
-                                    "attention", kWidth, options.heads,
-                                    nn::MultiheadAttentionOptions{.dropout = options.dropout})) {}
+      : padded(options.padded),
+        attention(add<nn::MultiheadAttention>("attention", kWidth, options.heads,
+                                              nn::MultiheadAttentionOptions{.dropout = options.dropout})) {}
 
   ls::Tensor forward(const ls::Tensor& x) const override {
     ls::Tensor padding;

@@ -22,7 +22,7 @@ struct TiedModel : Model {
   }
 };
 
-constexpr int kSteps = 2;  // before the save, and after it
+constexpr int kHalf = 2;  // before the save, and after it
 
 // Two groups of parameters: those that decay, and the others. Slices are in the group of their parameter.
 template <class Run>
@@ -51,14 +51,14 @@ void save_twice(Run& run, AModel& model, const Layout& layout, const ModelOption
     }
   };
   if (from.empty()) {
-    train(0, kSteps);
+    train(0, kHalf);
     for (const auto& [name, buffer] : model.named_buffers()) buffer.master().fill_(4);
     par::save_checkpoint(path, parts);
   } else {
     train(7, 8);
     par::load_checkpoint(from, parts);
   }
-  train(kSteps, 2 * kSteps);
+  train(kHalf, 2 * kHalf);
   par::save_checkpoint(path + "_end", parts);
 }
 
