@@ -47,10 +47,10 @@ Pass call(const detail::CheckpointFunction& function, const std::vector<Tensor>&
 class CheckpointNode final : public Node {
  public:
   CheckpointNode(detail::CheckpointFunction function, const std::vector<Tensor>& inputs, const Pass& pass,
-                 std::vector<random::Draw> draws)
-      : Node("checkpoint"), function_(std::move(function)), draws_(std::move(draws)), autocast_(autocast_dtype()) {
+                 std::vector<random::Draw> draws, std::shared_ptr<const random::SliceContext> slices)
+      : Node("checkpoint"), function_(std::move(function)), draws_(std::move(draws)), autocast_(autocast_dtype()),
+        slices_(std::move(slices)) {
     if (const AttentionContext* const context = attention_context()) attention_ = context->shared_from_this();
-    if (const random::SliceContext* const context = random::slice_context()) slices_ = *context;
     for (const Tensor& input : inputs) {
       detail::add_edge(*this, input);
       inputs_.emplace_back(input);
@@ -91,6 +91,7 @@ class CheckpointNode final : public Node {
     captured_.clear();
     draws_.clear();
     attention_.reset();
+    slices_.reset();
   }
   bool released() const override { return !function_; }
 
@@ -104,8 +105,8 @@ class CheckpointNode final : public Node {
     }
     const AutocastGuard autocast(autocast_);
     const AttentionContextGuard attention(attention_.get());
-    std::optional<random::SliceContext> context = slices_;
-    const random::SliceContextGuard slices(context ? &*context : nullptr);
+    const std::shared_ptr<random::SliceContext> context = slices_ ? slices_->fresh() : nullptr;
+    const random::SliceContextGuard slices(context.get());
     const random::DrawFrame frame(nullptr, &draws_);
     Pass pass = call(function_, inputs);
     LOCKSTEP_CHECK(frame.next == draws_.size(),
@@ -142,7 +143,7 @@ class CheckpointNode final : public Node {
   // The modes of the first run.
   std::optional<DType> autocast_;
   std::shared_ptr<const AttentionContext> attention_;
-  std::optional<random::SliceContext> slices_;
+  std::shared_ptr<const random::SliceContext> slices_;  // as it was when the function began
 };
 
 }  // namespace
@@ -153,10 +154,15 @@ std::vector<Tensor> detail::checkpoint(CheckpointFunction function, const std::v
   if (!grad_mode()) return function(inputs);
   std::vector<random::Draw> draws;
   Pass pass;
+  random::SliceContext* const around = random::slice_context();
+  const std::shared_ptr<random::SliceContext> start = around ? around->fresh() : nullptr,
+                                              inside = around ? around->fresh() : nullptr;
   {
     const random::DrawFrame frame(&draws, nullptr);
+    const random::SliceContextGuard slices(inside.get());
     pass = call(function, inputs);
   }
+  if (around) around->continue_from(*inside);
   for (Tensor& result : pass.results) {
     if (!result.defined()) continue;
     LOCKSTEP_CHECK(
@@ -166,7 +172,7 @@ std::vector<Tensor> detail::checkpoint(CheckpointFunction function, const std::v
     result = raw::alias(result);
   }
   if (pass.with_history.empty()) return std::move(pass.results);
-  auto node = Ref<Node>::adopt(new CheckpointNode(std::move(function), inputs, pass, std::move(draws)));
+  auto node = Ref<Node>::adopt(new CheckpointNode(std::move(function), inputs, pass, std::move(draws), start));
   std::vector<Tensor> recorded;
   for (const std::size_t i : pass.with_history) recorded.push_back(pass.results[i]);
   attach(std::move(node), recorded, false);

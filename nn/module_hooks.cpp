@@ -58,7 +58,7 @@ Tensor Module::forward_with_hooks(std::vector<Tensor> inputs, bool is_single) co
     return is_single && x.size() == 1 ? forward(x[0]) : forward_inputs(x);
   };
   const std::vector<std::shared_ptr<const ModuleRunner>> runners = hooks_->runners;  // forward may change them
-  Tensor y = run_inside(runners, inputs, own_forward);
+  Tensor y = run_inside(runners, inputs, {own_forward, is_single});
   for (const auto& hook : hooks_->copy(&Hooks::after)) {
     Tensor changed = (*hook)(*this, inputs, y);
     if (changed.defined()) y = std::move(changed);
@@ -83,8 +83,8 @@ std::vector<std::shared_ptr<const ModuleRunner>> runners_of(const Module& module
 Tensor run_inside(std::span<const std::shared_ptr<const ModuleRunner>> runners, const std::vector<Tensor>& inputs,
                   ModuleRunner::Forward forward) {
   if (runners.empty()) return forward(inputs);
-  return runners[0]->run(inputs,
-                         [&](const std::vector<Tensor>& x) { return run_inside(runners.subspan(1), x, forward); });
+  const auto rest = [&](const std::vector<Tensor>& x) { return run_inside(runners.subspan(1), x, forward); };
+  return runners[0]->run(inputs, {rest, forward.takes_one});
 }
 
 namespace {

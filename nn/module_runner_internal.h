@@ -14,7 +14,17 @@ namespace lockstep::nn {
 // module.
 class ModuleRunner {
  public:
-  using Forward = FunctionRef<Tensor(const std::vector<Tensor>& inputs)>;
+  // The forward of a module: with one tensor as `forward`, if the module was called so, or as `forward_inputs`.
+  class Forward {
+   public:
+    template <class Function>
+    Forward(const Function& function, bool takes_one = false) : takes_one(takes_one), function_(function) {}
+    Tensor operator()(const std::vector<Tensor>& inputs) const { return function_(inputs); }
+    const bool takes_one;
+
+   private:
+    FunctionRef<Tensor(const std::vector<Tensor>& inputs)> function_;
+  };
   ModuleRunner();
   virtual ~ModuleRunner();
   ModuleRunner(const ModuleRunner&) = delete;

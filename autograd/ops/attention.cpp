@@ -228,6 +228,11 @@ Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tens
                            .keep = 1 - options.dropout_p};
   if (setting.keep < 1) setting.position = next_attention_dropout(x.q, q.size(-2) * numbers_of(x).back());
   if (x.mask.defined() && requires_grad(x.mask)) {
+    const random::SliceContext* const slices = random::slice_context();
+    LOCKSTEP_CHECK(!slices || !slices->is_open(),
+                   "{}: attn_mask requires grad, but after {} each rank has a part of the heads, and so of the mask's "
+                   "gradient; pass mask.detach()",
+                   kAttention, slices->opened_by);
     const AutocastGuard without_autocast(std::nullopt);
     return named(kAttention, [&] { return composed_attention(wide_operands(x), setting).to(q.dtype()); });
   }

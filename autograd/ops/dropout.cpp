@@ -17,6 +17,10 @@ struct Share {
 Share share_of(const Tensor& x) {
   const random::SliceContext* const context = random::slice_context();
   if (!context) return {};
+  LOCKSTEP_CHECK(
+      !context->is_in_slice,
+      "dropout: runs in a SequenceParallel module with parameters, which runs once for each slice, so that the "
+      "numbers would depend on the ranks; give the style to the layers inside of it, and none to the Dropout");
   if (!context->is_open()) {
     const bool has_positions = context->positions > 0 && x.dim() >= 2 && x.size(-2) == context->positions;
     if (!has_positions) return {};

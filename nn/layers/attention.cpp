@@ -139,13 +139,16 @@ Tensor MultiheadAttention::attend(const Tensor& query, const Tensor& key, const 
   const std::int64_t heads = slices ? slices->heads() : heads_, columns = width_ / heads_ * heads;  // on this rank
   const bool has_batch = query.dim() == 3, turned = has_batch && !options_.batch_first;
   const auto batch_first = [&](const Tensor& x) { return turned ? x.transpose(0, 1) : has_batch ? x : x.unsqueeze(0); };
-  const Tensor q_input = batch_first(query), k_input = is_same(key, query) ? q_input : batch_first(key),
-               v_input = is_same(value, query) ? q_input
-                         : is_same(value, key) ? k_input
-                                               : batch_first(value);
+  // Slices share what enters them if it is the same tensor.
+  const bool shares = slices || (is_same(key, query) && is_same(value, query));
+  const Tensor q_input = batch_first(query), k_input = shares && is_same(key, query) ? q_input : batch_first(key),
+               v_input = shares && is_same(value, query) ? q_input
+                         : shares && is_same(value, key) ? k_input
+                                                         : batch_first(value);
 
   const autograd::AttentionContext* const context = autograd::attention_context();
-  const std::int64_t batch = q_input.size(0), time = q_input.size(1), own_k = k_input.size(1),
+  const auto time_of = [&](const Tensor& x) { return slices ? slices->all_positions(x.size(1)) : x.size(1); };
+  const std::int64_t batch = q_input.size(0), time = time_of(q_input), own_k = time_of(k_input),
                      time_k = context ? context->all_keys(own_k) : own_k;
   const Shape scores{batch, heads_, time, time_k};
   if (slices) check_cut_mask("attn_mask", masks.attn_mask), check_cut_mask("key_padding_mask", masks.key_padding_mask);

@@ -15,6 +15,8 @@ class HeadSlices {
   virtual ~HeadSlices() = default;
   virtual std::int64_t first_head() const = 0;
   virtual std::int64_t heads() const = 0;  // number of them
+  // The positions that `own` of this rank's inputs become by the projection: more, if each rank has a part of the sequence.
+  virtual std::int64_t all_positions(std::int64_t own) const = 0;
   // q, k and v (batch, time, heads() * size of a head) of inputs (batch, time, width). Inputs may be one tensor.
   virtual std::vector<Tensor> project(const Tensor& query, const Tensor& key, const Tensor& value) const = 0;
 };

@@ -3,7 +3,7 @@
 ///
 ///     ParallelPlan plan = {{"blocks.*.up", ColwiseParallel{}}, {"blocks.*.down", RowwiseParallel{}}};
 ///
-/// With one tensor slice, a style changes nothing.
+/// With one tensor slice, a style changes nothing, but for Recompute.
 #pragma once
 
 #include <string>
@@ -36,7 +36,7 @@ struct SequenceParallel {};
 /// A MultiheadAttention whose heads are cut, with its projections. The number of heads must be divisible by that of
 /// slices. An attn_mask for each head is passed for all heads.
 struct AttentionParallel {};
-/// A module that is recomputed in backward.
+/// A module that is recomputed in backward, as by autograd::checkpoint, when it is called as module(x).
 struct Recompute {};
 
 using ParallelStyle = std::variant<ColwiseParallel, RowwiseParallel, VocabParallel, SequenceParallel, AttentionParallel,

@@ -17,8 +17,8 @@ constexpr std::int64_t kParts = 3;  // of in_proj: q, k and v
 AttentionRunner::AttentionRunner(std::shared_ptr<const TensorSlices> slices, const std::string& path,
                                  std::int64_t heads, std::vector<nn::Parameter> weights,
                                  std::vector<nn::Parameter> biases)
-    : slices_(std::move(slices)), path_(path), heads_(heads), weights_(std::move(weights)), biases_(std::move(biases)) {
-}
+    : SharedRunner(Part::kModel, slices->group, slices->mesh), slices_(std::move(slices)), path_(path), heads_(heads),
+      weights_(std::move(weights)), biases_(std::move(biases)) {}
 
 // `parts` of x's projections, from number `first` on, by one product for each slice.
 std::vector<Tensor> AttentionRunner::outputs(const Tensor& x, std::int64_t first, std::int64_t parts) const {

@@ -13,7 +13,7 @@ namespace lockstep::parallel {
 
 // This rank's heads of a MultiheadAttention. Its in_proj is cut as a linear layer with three parts, so each slice has
 // the rows of q, k and v of its heads. The module runs in a region of its own, which out_proj, a RowwiseRunner, closes.
-class AttentionRunner final : public nn::ModuleRunner, public nn::HeadSlices {
+class AttentionRunner final : public SharedRunner, public nn::HeadSlices {
  public:
   // This rank's slices of in_proj's weight and of its bias, which may have none; `heads` of all ranks.
   AttentionRunner(std::shared_ptr<const TensorSlices> slices, const std::string& path, std::int64_t heads,
@@ -21,6 +21,9 @@ class AttentionRunner final : public nn::ModuleRunner, public nn::HeadSlices {
   Tensor run(const std::vector<Tensor>& inputs, Forward forward) const override { return forward(inputs); }
   std::int64_t first_head() const override { return heads() * slices_->rank(); }
   std::int64_t heads() const override { return heads_ / slices_->ranks(); }
+  std::int64_t all_positions(std::int64_t own) const override {
+    return slices_->cuts_sequence ? own * slices_->ranks() : own;
+  }
   std::vector<Tensor> project(const Tensor& query, const Tensor& key, const Tensor& value) const override;
 
  private:

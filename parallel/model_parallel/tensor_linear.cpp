@@ -72,7 +72,7 @@ const Tensor& only_input(const char* style, const std::vector<Tensor>& inputs) {
 }  // namespace
 
 Tensor join_columns(const std::vector<Tensor>& of_slices, std::int64_t parts) {
-  if (of_slices.size() == 1) return of_slices[0];
+  if (of_slices.size() == 1) return with_contiguous_gradient(of_slices[0]);
   std::vector<Tensor> columns;
   {
     const NoGradGuard no_grad;
@@ -103,6 +103,11 @@ Tensor ColwiseRunner::run(const std::vector<Tensor>& inputs, Forward /*forward*/
   LOCKSTEP_CHECK(x.dim() >= 1 && x.size(-1) == weights_[0]->size(1), "linear: x is {}, expected {} columns",
                  describe(x), weights_[0]->size(1));
   TensorRegion* const region = TensorRegion::current();
+  LOCKSTEP_CHECK(
+      region || style_.gather_output,
+      "ColwiseParallel: {} runs outside of a call of the module that has it; call that module, module(x), and "
+      "not its forward by name",
+      path_);
   const std::vector<Tensor> entered = region ? region->enter(x) : enter_slices(slices_, x);
   const std::vector<Tensor> weights = repeated_slices(slices_, weights_, style_.repeat),
                             biases = repeated_slices(slices_, biases_, style_.repeat);

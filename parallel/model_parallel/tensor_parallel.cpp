@@ -20,6 +20,7 @@
 #include "lockstep/parallel/model_parallel/tensor_repeat_internal.h"
 #include "lockstep/parallel/model_parallel/tensor_sequence_internal.h"
 #include "lockstep/parallel/model_parallel/tensor_vocab_internal.h"
+#include "lockstep/parallel/step/agreement_internal.h"
 #include "lockstep/parallel/step/model_check_internal.h"
 
 namespace lockstep::parallel {
@@ -282,26 +283,56 @@ TensorPlan::Layer layer_of(const StyledModule& each, const TensorSlices& slices,
   return layer;
 }
 
+// What the ranks must have in common.
+std::vector<std::string> texts_of(const TensorSlices& slices, const std::vector<StyledModule>& styled) {
+  std::vector<std::string> texts{
+      fmt::format("{} slices{}", slices.count, slices.cuts_sequence ? ", .sequence_parallel" : "")};
+  for (const StyledModule& each : styled) {
+    std::string text = fmt::format("{} {}", each.path, name_of(each.style));
+    if (const auto* const column = style_of<ColwiseParallel>(each))
+      text += fmt::format(" of {} parts, repeat {}{}", column->parts, column->repeat,
+                          column->gather_output ? ", gathered" : "");
+    if (const auto* const vocabulary = style_of<VocabParallel>(each))
+      text += vocabulary->gather_output ? ", gathered" : "";
+    for (const auto& [name, parameter] : each.module->named_parameters())
+      text += fmt::format(", {} {} {}", name, parameter.master().shape().to_string(),
+                          lockstep::name(parameter.master().dtype()));
+    texts.push_back(std::move(text));
+  }
+  return texts;
+}
+
+// The modules of the plan. Throws InvalidArgument if it does not fit the model.
+std::vector<StyledModule> checked_plan(nn::Module& module, const TensorSlices& slices,
+                                       const TensorParallelOptions& options) {
+  std::vector<StyledModule> styled = styled_modules(kOp, module, options.plan);
+  check_model(module, styled);
+  for (const StyledModule& each : styled) {
+    if (const auto* const column = style_of<ColwiseParallel>(each)) check_colwise(each, *column, slices.count);
+    if (style_of<RowwiseParallel>(each)) check_rowwise(each, slices.count);
+    if (style_of<VocabParallel>(each)) check_vocabulary(each, slices.count);
+    if (style_of<AttentionParallel>(each)) check_attention(kOp, each, styled, slices.count);
+  }
+  check_regions(styled);
+  if (options.sequence_parallel && slices.count > 1) check_all_styled(module, styled);
+  check_ties(module, styled);
+  const auto cuts = [](const StyledModule& each) { return !cut_weights(each).empty(); };
+  LOCKSTEP_CHECK(
+      slices.count == 1 || std::ranges::any_of(styled, cuts),
+      "{}: {} tensor slices, but .plan cuts no module; name linear layers ColwiseParallel and RowwiseParallel, "
+      "or use 1 slice",
+      kOp, slices.count);
+  return styled;
+}
+
 }  // namespace
 
 TensorPlan parallelize(nn::Module& module, const DeviceMesh& axis, const TensorParallelOptions& options) {
   const std::shared_ptr<const TensorSlices> slices = slices_of(axis, options.tensor_slices, options.sequence_parallel);
-  const std::vector<StyledModule> styled = styled_modules(kOp, module, options.plan);
-  check_model(module, styled);
-  for (const StyledModule& each : styled) {
-    if (const auto* const column = style_of<ColwiseParallel>(each)) check_colwise(each, *column, slices->count);
-    if (style_of<RowwiseParallel>(each)) check_rowwise(each, slices->count);
-    if (style_of<VocabParallel>(each)) check_vocabulary(each, slices->count);
-    if (style_of<AttentionParallel>(each)) check_attention(kOp, each, styled, slices->count);
-  }
-  check_regions(styled);
-  if (options.sequence_parallel && slices->count > 1) check_all_styled(module, styled);
-  check_ties(module, styled);
-  if (slices->group) {
-    std::string text = fmt::format("{} slices{}", slices->count, slices->cuts_sequence ? ", .sequence_parallel" : "");
-    for (const StyledModule& each : styled) text += fmt::format(", {} {}", each.path, name_of(each.style));
-    check_same_text("parallelize: ranks have different options", text, *slices->group);
-  }
+  std::vector<StyledModule> styled;
+  on_all_ranks(slices->group.get(), [&] { styled = checked_plan(module, *slices, options); });
+  if (slices->group)
+    check_same_texts("parallelize: ranks have different options", texts_of(*slices, styled), *slices->group);
 
   for (const StyledModule& each : styled) {
     if (style_of<Recompute>(each)) recompute(*each.module);

@@ -38,6 +38,11 @@ std::vector<Tensor> copies_for_slices(const std::shared_ptr<const TensorSlices>&
   });
 }
 
+Tensor with_contiguous_gradient(const Tensor& x) {
+  return autograd::record("contiguous_gradient", x.detach(), {x},
+                          [](const Tensor& grad, const Needs&) { return Gradients{grad.contiguous()}; });
+}
+
 std::vector<Tensor> enter_slices(const std::shared_ptr<const TensorSlices>& slices, const Tensor& x) {
   if (!slices->cuts_sequence) return copies_for_slices(slices, x.contiguous());
   const Tensor whole = gather_positions(*slices, x.detach(), Phase::kActivations, "tensor entry");
@@ -139,8 +144,11 @@ std::vector<Tensor> run_for_slices(const std::shared_ptr<const TensorSlices>& sl
     return results;
   }
   const std::shared_ptr<Views> views = views_of(slices, parameters, buffers);
+  random::SliceContext* const context = random::slice_context();
+  if (context) context->is_in_slice = true;
   const Finally empty([&] {
     for (nn::ReplicaView& view : *views) view = {};
+    if (context) context->is_in_slice = false;
   });
   for (std::size_t j = 0; j < inputs.size(); ++j) {
     const nn::ReplicaViewGuard guard(&(*views)[j]);
@@ -159,7 +167,7 @@ void require_positions(const Tensor& x, std::int64_t positions) {
   LOCKSTEP_CHECK(
       positions > 0,
       "no layer has divided the sequence yet: with .sequence_parallel a model begins with an Embedding that is "
-      "VocabParallel or SequenceParallel");
+      "VocabParallel or SequenceParallel; call the model itself");
   LOCKSTEP_CHECK(x.dim() >= 2 && x.size(-2) == positions,
                  "x is {}, expected (..., {}, columns): with .sequence_parallel, the positions of this rank",
                  describe(x), positions);
@@ -173,14 +181,22 @@ void begin_pieces(const TensorSlices& slices, std::int64_t time) {
     region->positions = time / slices.ranks();
 }
 
+std::shared_ptr<random::SliceContext> TensorRegion::fresh() const {
+  const auto region = std::make_shared<TensorRegion>(slices_);
+  region->continue_from(*this);
+  return region;
+}
+
 TensorRegion* TensorRegion::current() { return dynamic_cast<TensorRegion*>(random::slice_context()); }
 
 const std::vector<Tensor>& TensorRegion::enter(const Tensor& x) {
-  for (const auto& [input, entered] : entries_) {
-    if (&input.impl() == &x.impl()) return entered;
+  const bool has_history = autograd::grad_mode() && x.requires_grad();
+  for (const Entry& each : entries_) {
+    const bool is_same = &each.input.impl() == &x.impl() && each.version == x.version();
+    if (is_same && each.has_history == has_history) return each.entered;
   }
   if (slices_->cuts_sequence) require_positions(x, positions);
-  return entries_.emplace_back(x, enter_slices(slices_, x)).second;
+  return entries_.emplace_back(Entry{x, x.version(), has_history, enter_slices(slices_, x)}).entered;
 }
 
 void TensorRegion::open(const std::string& layer, std::int64_t own_columns, std::int64_t parts, bool repeated) {

@@ -19,6 +19,8 @@ std::vector<Tensor> copies_for_slices(const std::shared_ptr<const TensorSlices>&
 // The same at the beginning of a region: with sequence parallelism x has this rank's positions, and the results those of
 // all ranks.
 std::vector<Tensor> enter_slices(const std::shared_ptr<const TensorSlices>& slices, const Tensor& x);
+// x itself, whose gradient is contiguous, as if there were several slices.
+Tensor with_contiguous_gradient(const Tensor& x);
 // The sum of one term for each slice, at the end of a region: with sequence parallelism this rank's positions of it. Then
 // `bias`, unless it is undefined, is added once.
 Tensor leave_slices(const std::shared_ptr<const TensorSlices>& slices, const std::vector<Tensor>& terms,
@@ -35,6 +37,7 @@ class TensorRegion final : public random::SliceContext {
   explicit TensorRegion(const std::shared_ptr<const TensorSlices>& slices);
   // The calling thread's innermost; null: no such module runs.
   static TensorRegion* current();
+  std::shared_ptr<random::SliceContext> fresh() const override;
 
   // As enter_slices. Layers with the same input share the sum.
   const std::vector<Tensor>& enter(const Tensor& x);
@@ -47,7 +50,13 @@ class TensorRegion final : public random::SliceContext {
   std::shared_ptr<const TensorSlices> slices_;
   TensorRegion* outer_;  // of a module around this one
   friend void begin_pieces(const TensorSlices& slices, std::int64_t time);
-  std::vector<std::pair<Tensor, std::vector<Tensor>>> entries_;
+  struct Entry {
+    Tensor input;
+    std::uint32_t version;  // of the input
+    bool has_history;
+    std::vector<Tensor> entered;
+  };
+  std::vector<Entry> entries_;
 };
 
 // With sequence parallelism: from now on, activations have this rank's positions of `time`. Throws InvalidArgument if these

@@ -17,7 +17,7 @@ namespace {
 
 // x's pieces side by side; their gradients are contiguous.
 Tensor join_pieces(const std::vector<Tensor>& pieces) {
-  if (pieces.size() == 1) return pieces[0];
+  if (pieces.size() == 1) return with_contiguous_gradient(pieces[0]);
   Tensor joined;
   {
     const NoGradGuard no_grad;
@@ -58,7 +58,11 @@ PiecesRunner::PiecesRunner(std::shared_ptr<const TensorSlices> slices, const nn:
 
 Tensor PiecesRunner::run(const std::vector<Tensor>& inputs, Forward forward) const {
   const random::SliceContext* const context = random::slice_context();
-  if (!context || context->is_open()) return forward(inputs);
+  const bool is_named_call = inputs.empty();  // by forward with other arguments, inside of this one
+  if ((context && context->is_open()) || is_named_call || parameters_.empty()) return forward(inputs);
+  LOCKSTEP_CHECK(context,
+                 "SequenceParallel: runs outside of a call of the model; call model(x), and not its forward by "
+                 "name");
   LOCKSTEP_CHECK(inputs.size() == 1, "SequenceParallel: called with {} inputs, expected 1", inputs.size());
   const Tensor& x = inputs[0];
   std::vector<Tensor> pieces;

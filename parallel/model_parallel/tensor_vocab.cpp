@@ -90,7 +90,7 @@ namespace {
 
 // The columns of this rank's slices side by side; their gradients are contiguous.
 Tensor join_slices(const std::vector<Tensor>& of_slices) {
-  if (of_slices.size() == 1) return of_slices[0];
+  if (of_slices.size() == 1) return with_contiguous_gradient(of_slices[0]);
   std::vector<Tensor> detached;
   std::vector<std::int64_t> sizes;
   for (const Tensor& each : of_slices) detached.push_back(each.detach()), sizes.push_back(each.size(-1));

@@ -35,8 +35,16 @@ struct VocabCrossEntropyLoss::State {
   std::shared_ptr<const TensorSlices> slices = nullptr;  // null: nothing is cut
   std::int64_t vocabulary = 0;
 
-  // Inside run.gathered, the model is whole, and so are its logits.
-  bool has_whole_logits() const { return !slices || !runner_of(*layer); }
+  // Inside run.gathered, and before parallelize, the model is whole, and so are its logits.
+  void update() {
+    const VocabLinearRunner* const runner = runner_of(*layer);
+    slices = runner ? runner->slices() : nullptr;
+    vocabulary = runner ? runner->vocabulary() : 0;
+    LOCKSTEP_CHECK(!runner || !runner->gathers(),
+                   "VocabCrossEntropyLoss: {} gathers its logits; use nn::CrossEntropyLoss, or set .gather_output to "
+                   "false in its VocabParallel",
+                   head);
+  }
   std::int64_t first_of(std::size_t j) const { return rows_at(j).first; }
   SliceRows rows_at(std::size_t j) const {
     return rows_of_slice(vocabulary, slices->first() + static_cast<std::int64_t>(j), slices->count);
@@ -73,14 +81,7 @@ VocabCrossEntropyLoss::VocabCrossEntropyLoss(const nn::Module& model, const std:
   const nn::Module* const layer = find(model, "", head);
   LOCKSTEP_CHECK(layer, "VocabCrossEntropyLoss: \"{}\" names no module of the model", head);
   state_->layer = layer;
-  const VocabLinearRunner* const vocabulary = runner_of(*layer);
-  if (!vocabulary) return;
-  LOCKSTEP_CHECK(!vocabulary->gathers(),
-                 "VocabCrossEntropyLoss: {} gathers its logits; use nn::CrossEntropyLoss, or set .gather_output to "
-                 "false in its VocabParallel",
-                 head);
-  state_->slices = vocabulary->slices();
-  state_->vocabulary = vocabulary->vocabulary();
+  state_->update();
 }
 VocabCrossEntropyLoss::~VocabCrossEntropyLoss() = default;
 
@@ -133,8 +134,9 @@ Tensor VocabCrossEntropyLoss::State::losses(const Tensor& logits, const Tensor& 
 }
 
 Tensor VocabCrossEntropyLoss::operator()(const Tensor& logits, const Tensor& target) const {
-  const State& state = *state_;
-  if (state.has_whole_logits()) return nn::cross_entropy(logits, target, {.ignore_index = state.options.ignore_index});
+  State state = *state_;
+  state.update();
+  if (!state.slices) return nn::cross_entropy(logits, target, {.ignore_index = state.options.ignore_index});
   state.check(logits, target);
   if (is_half(logits.dtype())) return (*this)(logits.to(kFloat32), target);
   const Tensor counts = target != state.options.ignore_index;

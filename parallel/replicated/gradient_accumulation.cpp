@@ -1,5 +1,7 @@
 #include "lockstep/parallel/replicated/gradient_accumulation.h"
 
+#include <utility>
+
 #include "lockstep/base/check_internal.h"
 #include "lockstep/nn/deferred.h"
 #include "lockstep/parallel/step/accumulated_gradients_internal.h"
@@ -28,6 +30,7 @@ struct GradientAccumulation::State {
   MicroBatchesInTurn micro_batches;
   StepWatchers watchers;
   StepFailures failures;
+  bool has_checked_gradients = false;
 };
 
 GradientAccumulation::GradientAccumulation(nn::Module& module, const GradientAccumulationOptions& options) {
@@ -78,6 +81,8 @@ Tensor GradientAccumulation::State::run(const Batch& batch, MicroBatchLoss loss_
   NoObserver none;
   micro_batches.run(plan, 0, batch, loss_fn, losses, none, [] {});
   micro_batches.take_gradients(scale);
+  if (!std::exchange(has_checked_gradients, true))
+    check_same_whole_gradients("GradientAccumulation", module, whole_parameters(module));
   accumulated.add_back();
   watchers.gradients_ready();
   return combine_losses(losses, scale);

@@ -47,6 +47,7 @@ struct ShardedDataParallel::State final : DistributedTraining {
   void begin_micro_batches() override;
   MicroBatchObserver& observer() override { return *gathers; }
   void reach(std::size_t parameter, autograd::Run& run) override;
+  std::vector<ShardedParameter> stepped() const override { return all; }
   bool shares_buffers() const override { return true; }
   void end_local_step() override;
   void drop_partial_gradients() override;

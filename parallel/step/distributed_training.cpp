@@ -1,11 +1,13 @@
 #include "lockstep/parallel/step/distributed_training_internal.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "lockstep/autograd/history_internal.h"
 #include "lockstep/base/check_internal.h"
 #include "lockstep/base/finally_internal.h"
+#include "lockstep/parallel/step/agreement_internal.h"
 #include "lockstep/parallel/step/model_check_internal.h"
 #include "lockstep/parallel/step/shared_runner_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
@@ -125,6 +127,7 @@ Tensor DistributedTraining::run_step(const MicroBatchPlan& of_batch, const Batch
     begin_last();
   }
   finish_step();
+  if (last.joined == 0 && !std::exchange(has_checked_gradients_, true)) check_first_gradients();
   own.forget();
   means.add_back();
   if (last.joined < group->size())
@@ -132,6 +135,20 @@ Tensor DistributedTraining::run_step(const MicroBatchPlan& of_batch, const Batch
   else
     watchers.drop_step();
   return losses.empty() ? owned->mean_loss() : raw::to(owned->mean_loss(), losses[0].dtype());
+}
+
+// All ranks of the mode throw, also those with other pieces of the parameters.
+void DistributedTraining::check_first_gradients() {
+  if (runner_groups(module, SharedRunner::Part::kModel).empty()) return;
+  std::optional<InvalidArgument> wrong;
+  try {
+    check_same_whole_gradients(mode, module, stepped());
+  } catch (const InvalidArgument& error) {
+    wrong = error;
+  }
+  on_all_ranks(group.get(), [&] {
+    if (wrong) throw InvalidArgument(*wrong);
+  });
 }
 
 void DistributedTraining::finish_step() {

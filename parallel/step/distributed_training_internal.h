@@ -66,6 +66,8 @@ class DistributedTraining {
   // A parameter's gradient is complete, in any backward: one that the user called may begin a step here.
   virtual void reach(std::size_t parameter, autograd::Run& run) = 0;
   virtual void reduced() {}  // the gradients of a step are in grad()
+  // Those whose gradients a step has set.
+  virtual std::vector<ShardedParameter> stepped() const { return whole_parameters(module); }
   virtual bool shares_buffers() const = 0;
   virtual void end_step() {}                // after everything else
   virtual void end_local_step() {}          // a step in no_sync
@@ -93,10 +95,12 @@ class DistributedTraining {
                          std::vector<Tensor>& losses, FunctionRef<void()> before_last);
   void complete(std::size_t parameter, autograd::Run& run);
   void shadow();
+  void check_first_gradients();
 
   NoObserver no_observer_;
   std::vector<HookHandle> leaf_hooks_;
   StepFailures failures_;
+  bool has_checked_gradients_ = false;  // of whole parameters, in the first step, if the model has slices
 };
 
 }  // namespace lockstep::parallel

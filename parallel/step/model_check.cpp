@@ -94,7 +94,11 @@ void check_same_model(const char* mode, const nn::Module& module, ProcessGroup& 
 }
 
 void check_same_text(const std::string& what, const std::string& text, ProcessGroup& group) {
-  check_same_lines([&](std::size_t) { return what; }, {text}, group);
+  check_same_texts(what, {text}, group);
+}
+
+void check_same_texts(const std::string& what, const std::vector<std::string>& texts, ProcessGroup& group) {
+  check_same_lines([&](std::size_t) { return what; }, texts, group);
 }
 
 namespace {
@@ -129,6 +133,30 @@ void check_same_whole_values(const char* mode, nn::Module& module) {
   for (const auto& [name, buffer] : module.named_buffers()) entries.push_back({name, buffer.master()});
   for (ProcessGroup* const slices : runner_groups(module, SharedRunner::Part::kModel))
     check_same_entries(mode, entries, *slices);
+}
+
+void check_same_whole_gradients(const char* mode, nn::Module& module, const std::vector<ShardedParameter>& parameters) {
+  for (ProcessGroup* const slices : runner_groups(module, SharedRunner::Part::kModel)) {
+    std::vector<std::int64_t> hashes;
+    std::vector<std::string> names;
+    for (const ShardedParameter& each : parameters) {
+      if (each.parameter.slice()) continue;
+      const Tensor gradient = each.parameter.master().grad();
+      hashes.push_back(gradient.defined() ? hash_of(gradient) : 0);
+      names.push_back(each.name);
+    }
+    const Tensor all = gather_numbers(slices, hashes);
+    const std::span<const std::int64_t> of_ranks = all.span<std::int64_t>();
+    for (std::size_t i = 0; i < of_ranks.size(); ++i) {
+      const std::size_t p = i % hashes.size();
+      LOCKSTEP_CHECK(
+          of_ranks[i] == of_ranks[p],
+          "{}: the gradient of {} on rank {} of the axis is not that on rank 0, though both have the whole "
+          "parameter: it is used between a ColwiseParallel layer and the RowwiseParallel one, where each rank "
+          "has a part of it; use it before or after them",
+          mode, names[p], i / hashes.size());
+    }
+  }
 }
 
 void check_same_batch(const char* op, const std::vector<Tensor>& batch, ProcessGroup& group, const char* rule) {

@@ -6,6 +6,7 @@
 
 #include "lockstep/nn/module.h"
 #include "lockstep/parallel/comm/process_group.h"
+#include "lockstep/parallel/step/step.h"
 
 namespace lockstep::parallel {
 
@@ -17,12 +18,19 @@ void check_same_model(const char* mode, const nn::Module& module, ProcessGroup& 
 
 // Compares a line of at most 256 bytes. Throws CommError, on all ranks: "<what>: rank 0 has <text>, rank 2 has ...".
 void check_same_text(const std::string& what, const std::string& text, ProcessGroup& group);
+// The same of several lines.
+void check_same_texts(const std::string& what, const std::vector<std::string>& texts, ProcessGroup& group);
 
 // Compares the values of all parameters and, `with_buffers`, of all buffers. Throws CommError, on all ranks, naming
 // `mode` and the first that differs.
 void check_same_values(const char* mode, const nn::Module& module, ProcessGroup& group, bool with_buffers);
 // The same over the ranks that have different slices of the model: of parameters and buffers that are whole on all.
 void check_same_whole_values(const char* mode, nn::Module& module);
+
+// Compares, over the ranks that have different slices of the model, the gradients of parameters that are whole on all; of a
+// sharded model those of the pieces. They differ if a parameter is used where each rank has a part of its gradient. Throws
+// InvalidArgument, on all ranks.
+void check_same_whole_gradients(const char* mode, nn::Module& module, const std::vector<ShardedParameter>& parameters);
 
 // Compares the tensors of a batch. Throws InvalidArgument, on all ranks: "<op>: rank 2 of the axis has other tensors than
 // rank 0, but all ranks along it <rule>".

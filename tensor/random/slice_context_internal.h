@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -20,14 +21,27 @@ struct SliceContext {
   SliceContext(const SliceContext&) = default;
   SliceContext& operator=(const SliceContext&) = default;
   virtual ~SliceContext() = default;
+  // A context in the same state, which shares nothing with this one: for a function that is repeated later.
+  virtual std::shared_ptr<SliceContext> fresh() const { return std::make_shared<SliceContext>(*this); }
+  // This context goes on in the state of the other one.
+  void continue_from(const SliceContext& other) {
+    columns = other.columns;
+    opened_by = other.opened_by;
+    has_groups = other.has_groups;
+    positions = other.positions;
+  }
 
   bool is_open() const { return !columns.empty(); }
-  // The run of a row with `width` columns, of all parts or of one; 0: no layer of the open region has such outputs.
+  // The run of a row with `width` columns, of all parts or of one; 0: no layer of the open region has such
+  // outputs, or several have that cut them differently.
   std::int64_t run_of(std::int64_t width) const {
+    std::int64_t found = 0;
     for (const Columns& each : columns) {
-      if (width == each.run * each.parts || width == each.run) return each.run;
+      if (width != each.run * each.parts && width != each.run) continue;
+      if (found != 0 && found != each.run) return 0;
+      found = each.run;
     }
-    return 0;
+    return found;
   }
 
   int ranks = 1, rank = 0;
@@ -36,6 +50,7 @@ struct SliceContext {
   bool has_groups = false;       // the heads of attention are (heads of k, heads of a group)
   // Outside of the region, with sequence parallelism: this rank's positions, dimension -2 of activations. 0: all.
   std::int64_t positions = 0;
+  bool is_in_slice = false;  // a module runs once for each slice, and must not draw
 };
 
 // The calling thread's; null: nothing is cut.

@@ -10,6 +10,7 @@ enum class Mask { kNone, kCausal, kMatrix, kHeads, kPadding, kAll };
 struct EncoderOptions {
   std::int64_t width = 32, heads = 8;
   Mask mask = Mask::kNone;
+  bool recompute_style = false, sequence = false;
   bool norm_first = false, batch_first = true, cross = false, recompute = false, bf16 = false, deferred = false;
   double dropout = 0;
 };
@@ -73,10 +74,15 @@ Subject subject_of(const EncoderOptions& options) {
                             {"blocks.*.linear1", par::ColwiseParallel{}},
                             {"blocks.*.linear2", par::RowwiseParallel{}}};
   if (options.cross) plan.emplace_back("cross", par::AttentionParallel{});
+  if (options.recompute_style) plan.emplace_back("blocks.*", par::Recompute{});
+  if (options.sequence)
+    for (const char* pattern : {"blocks.*.norm1", "blocks.*.norm2", "tokens", "head"})
+      plan.emplace_back(pattern, par::SequenceParallel{});
   return {.make = [options] { return std::make_unique<Encoder>(options); },
           .plan = plan,
           .bf16 = options.bf16,
-          .deferred = options.deferred};
+          .deferred = options.deferred,
+          .sequence = options.sequence};
 }
 
 const std::vector<Layout> kRanks = {{.tp = 1}, {.tp = 2}, {.tp = 4}};
@@ -106,12 +112,15 @@ TEST_CASE("masks: of all heads, of each head, of keys, causal") {
 TEST_CASE("dropout draws the elements of all heads") {
   for (const EncoderOptions& options :
        {EncoderOptions{.dropout = 0.2}, EncoderOptions{.mask = Mask::kHeads, .cross = true, .dropout = 0.2},
-        EncoderOptions{.recompute = true, .dropout = 0.2}}) {
+        EncoderOptions{.recompute = true, .dropout = 0.2},
+        EncoderOptions{.mask = Mask::kAll, .sequence = true, .norm_first = true, .dropout = 0.2}}) {
     const Subject subject = subject_of(options);
     check_same_bits(4, subject, {{.tp = 1}, {.tp = 4}, {.tp = 2, .dp = 2}, {.tp = 2, .dp = 2, .stage = 3}});
     check_near(4, {.tp = 2}, subject);
   }
   CHECK(train_subject(4, {.tp = 2}, subject_of({.recompute = true, .dropout = 0.2})) ==
+        train_subject(4, {.tp = 2}, subject_of({.dropout = 0.2})));
+  CHECK(train_subject(4, {.tp = 2}, subject_of({.recompute_style = true, .dropout = 0.2})) ==
         train_subject(4, {.tp = 2}, subject_of({.dropout = 0.2})));
 }
 

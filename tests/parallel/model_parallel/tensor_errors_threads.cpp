@@ -1,6 +1,8 @@
 // Errors of tensor parallelism, by text, on all ranks, and refusals of functions that need whole parameters.
 #include <stdexcept>
 
+#include <fmt/format.h>
+
 #include "tests/support/groups.h"
 
 namespace par = ls::parallel;
@@ -66,11 +68,9 @@ TEST_CASE("slices that do not fit the ranks") {
         "example mesh[\"tp\"]",
         ls::InvalidArgument);
     const int own = group->rank() == 0 ? 2 : 4;
-    CHECK_THROWS_WITH_AS(
-        par::parallelize(net, mesh["tp"], {.tensor_slices = own, .plan = kMlp}),
-        "parallelize: ranks have different options: rank 0 has 2 slices, mlp.up ColwiseParallel, mlp.down "
-        "RowwiseParallel, rank 1 has 4 slices, mlp.up ColwiseParallel, mlp.down RowwiseParallel",
-        ls::CommError);
+    CHECK_THROWS_WITH_AS(par::parallelize(net, mesh["tp"], {.tensor_slices = own, .plan = kMlp}),
+                         "parallelize: ranks have different options: rank 0 has 2 slices, rank 1 has 4 slices",
+                         ls::CommError);
   });
 }
 
@@ -207,7 +207,7 @@ TEST_CASE("sequence parallelism: activations of another length") {
     CHECK_THROWS_WITH_AS(
         model(ls::ones({4, 8})),
         "mlp.up: no layer has divided the sequence yet: with .sequence_parallel a model begins with an "
-        "Embedding that is VocabParallel or SequenceParallel",
+        "Embedding that is VocabParallel or SequenceParallel; call the model itself",
         ls::InvalidArgument);
   });
 }
@@ -288,6 +288,67 @@ TEST_CASE("ranks with slices that get different batches, or whose whole paramete
     CHECK_THROWS_WITH_AS(
         run.backward(ids, ids, [&](const ls::Tensor& x, const ls::Tensor& y) { return nn::cross_entropy(net(x), y); }),
         "DistributedDataParallel: replicas have diverged: mlp.down.bias of rank 1 is not rank 0's", ls::CommError);
+  });
+}
+
+namespace {
+
+// A parameter of the module itself, between the layers that are cut.
+struct Scaled : nn::Module {
+  nn::Linear& up = add<nn::Linear>("up", 8, 8);
+  nn::Linear& down = add<nn::Linear>("down", 8, 8);
+  nn::Parameter& scale = add_parameter("scale", ls::ones({1}));
+  ls::Tensor forward(const ls::Tensor& x) const override { return down(up(x) * scale); }
+};
+
+template <class Run>
+void check_partial_gradient(const char* mode, Run& run) {
+  const ls::Tensor x = ls::arange(16).reshape({2, 8}).to(ls::kFloat32);
+  const std::string want = fmt::format(
+      "{}: the gradient of scale on rank 1 of the axis is not that on rank 0, though both have the whole parameter: it "
+      "is "
+      "used between a ColwiseParallel layer and the RowwiseParallel one, where each rank has a part of it; use it "
+      "before or "
+      "after them",
+      mode);
+  CHECK_THROWS_WITH_AS(
+      run.backward(x, x, [&](const ls::Tensor& in, const ls::Tensor& y) { return nn::mse_loss(run.module()(in), y); }),
+      doctest::Contains(want.c_str()), ls::InvalidArgument);
+}
+
+}  // namespace
+
+TEST_CASE("a parameter of which each rank has a part of the gradient") {
+  with_threads("local", 4, [](const Group& group) {
+    const par::DeviceMesh mesh(group, {{"dp", 2}, {"tp", 2}});
+    const par::ParallelPlan plan = {{"up", par::ColwiseParallel{}}, {"down", par::RowwiseParallel{}}};
+    Scaled first, second, third;
+    for (nn::Module* const each :
+         {static_cast<nn::Module*>(&first), static_cast<nn::Module*>(&second), static_cast<nn::Module*>(&third)})
+      par::parallelize(*each, mesh["tp"], {.plan = plan});
+    par::GradientAccumulation accumulation(first);
+    check_partial_gradient("GradientAccumulation", accumulation);
+    par::DistributedDataParallel replicated(second, mesh["dp"].group());
+    check_partial_gradient("DistributedDataParallel", replicated);
+    par::ShardedDataParallel sharded(third, mesh["dp"].group());
+    check_partial_gradient("ShardedDataParallel", sharded);
+  });
+}
+
+TEST_CASE("calls that do not go through the module, and a plan that cuts nothing") {
+  with_threads("local", 2, [](const Group& group) {
+    const par::DeviceMesh mesh(group, {{"tp", 2}});
+    Net net;
+    CHECK_THROWS_WITH_AS(
+        par::parallelize(net, mesh["tp"], {.plan = {{"mlp", par::Recompute{}}}}),
+        "parallelize: 2 tensor slices, but .plan cuts no module; name linear layers ColwiseParallel and "
+        "RowwiseParallel, or use 1 slice",
+        ls::InvalidArgument);
+    par::parallelize(net, mesh["tp"], {.plan = kMlp});
+    CHECK_THROWS_WITH_AS(net.mlp.forward(ls::ones({2, 8})),
+                         "mlp.up: ColwiseParallel: mlp.up runs outside of a call of the module that has it; call that "
+                         "module, module(x), and not its forward by name",
+                         ls::InvalidArgument);
   });
 }
 

@@ -37,10 +37,19 @@ inline void train_on(const Group& group, int slices, const Layout& layout, const
     train_steps(run, optimizer, layout, {.bf16 = subject.bf16}, d, 0, steps, own);
     par::save_checkpoint("subject.safetensors", {.model = &run, .optimizer = &optimizer});
     std::uint64_t hash = 0;
-    run.gathered([&] { hash = nn::parameter_hash(*model); });
+    std::vector<float> logits;  // of the whole model
+    run.gathered([&] {
+      const ls::NoGradGuard no_grad;
+      hash = nn::parameter_hash(*model);
+      model->eval();
+      logits = (*model)(ls::arange(2 * kTime).reshape({2, kTime})).to_vector<float>();
+      model->train();
+    });
     const std::lock_guard lock(mutex);
     if (outcome.hash == 0) outcome.hash = hash;
     CHECK(outcome.hash == hash);
+    if (outcome.logits.empty()) outcome.logits = logits;
+    CHECK(outcome.logits == logits);
     if (outcome.losses.empty()) outcome.losses = own.losses, outcome.norms = own.norms;
     CHECK(outcome.losses == own.losses);
     CHECK(outcome.norms == own.norms);
@@ -83,6 +92,7 @@ inline void check_same_bits(int slices, const Subject& subject, const std::vecto
     CHECK(got.losses == want->losses);
     CHECK(got.norms == want->norms);
     CHECK(got.hash == want->hash);
+    CHECK(got.logits == want->logits);
     CHECK(got.file.size() > 0);
     CHECK((got.file == want->file));
     for (const auto& [name, values] : want->parameters) CHECK_MESSAGE(got.parameters.at(name) == values, name);

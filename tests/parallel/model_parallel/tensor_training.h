@@ -25,9 +25,10 @@ struct ModelOptions {
   bool bias = true, frozen = false, recompute = false, bf16 = false;
   bool deferred = false;                                  // initialisation
   bool vocabulary = false, tied = false, gathers = true;  // tokens and head cut along it; one weight; whole logits
-  bool recompute_style = false;                           // as recompute, by the plan
-  bool sequence = false;                                  // each rank has some positions outside of the regions
-  double dropout = 0;  // of attention, of the columns in the MLP, and behind the row-parallel layers
+  bool partial_recompute = false;  // of attention alone, from its column-parallel layers to the row-parallel one
+  bool recompute_style = false;    // as recompute, by the plan
+  bool sequence = false;           // each rank has some positions outside of the regions
+  double dropout = 0;              // of attention, of the columns in the MLP, and behind the row-parallel layers
 };
 
 struct Attention : nn::Module {
@@ -42,6 +43,10 @@ struct Attention : nn::Module {
         separate.push_back(&add<nn::Linear>(name, options.width, options.width, linear));
   }
   ls::Tensor forward(const ls::Tensor& x) const override {
+    if (!options.partial_recompute) return attend(x);
+    return ls::autograd::checkpoint([this](const ls::Tensor& t) { return attend(t); }, x);
+  }
+  ls::Tensor attend(const ls::Tensor& x) const {
     std::vector<ls::Tensor> parts;
     if (qkv)
       parts = ls::chunk((*qkv)(x), 3, -1);
@@ -156,8 +161,9 @@ constexpr int kSteps = LOCKSTEP_SLOWDOWN > 1 ? 1 : 3, kLongRun = LOCKSTEP_SLOWDO
 struct Outcome {
   std::vector<double> losses, norms;
   put_together::Parameters parameters;
-  std::uint64_t hash = 0;  // of tensor_subject.h: of the gathered model
-  std::string file;        // of tensor_subject.h: the checkpoint's bytes
+  std::uint64_t hash = 0;     // of tensor_subject.h: of the gathered model
+  std::vector<float> logits;  // of tensor_subject.h: of the gathered model
+  std::string file;           // of tensor_subject.h: the checkpoint's bytes
   friend bool operator==(const Outcome&, const Outcome&) = default;
 };
 

@@ -80,6 +80,9 @@ TEST_CASE("recomputation changes no bit, by the model or by the plan") {
   for (const bool sequence : {false, true}) {
     const Outcome want = train(4, {.tp = 2}, {.fused = true, .sequence = sequence, .dropout = 0.2});
     CHECK(train(4, {.tp = 2}, {.fused = true, .recompute = true, .sequence = sequence, .dropout = 0.2}) == want);
+    const Outcome separate = train(4, {.tp = 2}, {.sequence = sequence, .dropout = 0.2});
+    for (const int t : {1, 2, 4})
+      CHECK(train(4, {.tp = t}, {.partial_recompute = true, .sequence = sequence, .dropout = 0.2}) == separate);
     for (const Layout& layout : {Layout{.tp = 1}, Layout{.tp = 4}, Layout{.tp = 2, .dp = 2, .stage = 3}})
       CHECK(train(4, layout, {.fused = true, .recompute_style = true, .sequence = sequence, .dropout = 0.2}) == want);
   }
