@@ -218,8 +218,7 @@ SeenTensor tensor_of(const TensorQuestion& question) {
   }
   std::vector<int> slices = {1, 2, 4, 8, question.slices};
   std::ranges::sort(slices);
-  const auto repeated = std::ranges::unique(slices);
-  slices.erase(repeated.begin(), repeated.end());
+  slices.erase(std::unique(slices.begin(), slices.end()), slices.end());
   for (const int each : slices) seen.sums.push_back(seen_sum(each));
   return seen;
 }
