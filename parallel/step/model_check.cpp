@@ -104,6 +104,7 @@ void check_same_texts(const std::string& what, const std::vector<std::string>& t
 namespace {
 
 void check_same_entries(const char* mode, const std::vector<Entry>& entries, ProcessGroup& group) {
+  if (entries.empty()) return;
   std::vector<std::int64_t> hashes;
   for (const Entry& entry : entries) hashes.push_back(hash_of(entry.tensor));
   const Tensor all = gather_numbers(&group, hashes);
@@ -146,6 +147,7 @@ void check_same_whole_gradients(const char* mode, nn::Module& module, const std:
       own.insert(own.end(), {each.part.begin, each.part.numel, gradient.defined() ? hash_of(gradient) : 0});
       names.push_back(each.name);
     }
+    if (names.empty()) continue;
     const Tensor all = gather_numbers(slices, own);
     const std::span<const std::int64_t> of_ranks = all.span<std::int64_t>();
     const auto at = [&](std::size_t rank, std::size_t p) { return of_ranks.data() + rank * own.size() + kFields * p; };

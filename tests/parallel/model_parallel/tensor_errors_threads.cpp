@@ -335,6 +335,23 @@ TEST_CASE("a parameter of which each rank has a part of the gradient") {
   });
 }
 
+TEST_CASE("a model all of whose parameters are cut") {
+  struct Cut : nn::Module {
+    nn::Linear& up = add<nn::Linear>("up", 8, 8);
+    nn::Linear& down = add<nn::Linear>("down", 8, 8, nn::LinearOptions{.bias = false});
+    ls::Tensor forward(const ls::Tensor& x) const override { return down(up(x)); }
+  };
+  with_threads("local", 2, [](const Group& group) {
+    const par::DeviceMesh mesh(group, {{"dp", 1}, {"tp", 2}});
+    Cut model;
+    par::parallelize(model, mesh["tp"], {.plan = {{"up", par::ColwiseParallel{}}, {"down", par::RowwiseParallel{}}}});
+    par::DistributedDataParallel run(model, mesh["dp"].group(), {.check_every = 1});
+    const ls::Tensor x = ls::ones({2, 8});
+    run.backward(x, x, [&](const ls::Tensor& in, const ls::Tensor& y) { return nn::mse_loss(model(in), y); });
+    CHECK(run.clip_grad_norm_(1.0) > 0);
+  });
+}
+
 TEST_CASE("calls that do not go through the module, and a plan that cuts nothing") {
   with_threads("local", 2, [](const Group& group) {
     const par::DeviceMesh mesh(group, {{"tp", 2}});
