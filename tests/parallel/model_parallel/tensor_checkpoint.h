@@ -97,7 +97,7 @@ void check_files(int slices, const ModelOptions& options, const std::vector<Layo
   on_all(layouts[0], path, "");
   const std::string file = bytes_of(path), end = bytes_of(path + "_end");
   CHECK(file != end);
-  for (const auto& [name, tensor] : ls::load(path)) CHECK_MESSAGE(!contains(name, "["), name);  // no name of a slice
+  for (const auto& each : ls::load(path)) CHECK_MESSAGE(!contains(each.first, "["), each.first);  // no name of a slice
   check_loads_uncut<AModel>(options, path);
   for (const Layout& layout : layouts) {
     CAPTURE(slices);

@@ -50,7 +50,7 @@ void check_gathered(int slices, const Layout& layout, const ModelOptions& option
       CHECK(names_of(model) == names_of(uncut));
       const ls::StateDict own = model.state_dict(), whole = uncut.state_dict();
       CHECK(own.size() == whole.size());
-      for (const auto& [name, tensor] : whole) CHECK_MESSAGE(same_bits(own.at(name), tensor), name);
+      for (const auto& each : whole) CHECK_MESSAGE(same_bits(own.at(each.first), each.second), each.first);
       CHECK(nn::parameter_hash(model) == nn::parameter_hash(uncut));
       CHECK(nn::parameter_hash(own) == nn::parameter_hash(whole));
       CHECK(model.blocks[0].parameters()[2].master().requires_grad() ==

@@ -95,7 +95,7 @@ inline void check_same_bits(int slices, const Subject& subject, const std::vecto
     CHECK(got.logits == want->logits);
     CHECK(got.file.size() > 0);
     CHECK((got.file == want->file));
-    for (const auto& [name, values] : want->parameters) CHECK_MESSAGE(got.parameters.at(name) == values, name);
+    for (const auto& each : want->parameters) CHECK_MESSAGE(got.parameters.at(each.first) == each.second, each.first);
     CHECK(got.parameters.size() == want->parameters.size());
   }
 }

@@ -260,7 +260,7 @@ inline bool check_rank(const Group& group, int slices, const Layout& layout, con
     CAPTURE(layout.describe());
     CHECK(own.losses == want.losses);
     CHECK(own.norms == want.norms);
-    for (const auto& [name, values] : want.parameters) CHECK_MESSAGE(own.parameters.at(name) == values, name);
+    for (const auto& each : want.parameters) CHECK_MESSAGE(own.parameters.at(each.first) == each.second, each.first);
   });
   return is_same;
 }
@@ -275,7 +275,7 @@ inline void check_same(int slices, const ModelOptions& options, const std::vecto
     if (!want) want = got;
     CHECK(got.losses == want->losses);
     CHECK(got.norms == want->norms);
-    for (const auto& [name, values] : want->parameters) CHECK_MESSAGE(got.parameters.at(name) == values, name);
+    for (const auto& each : want->parameters) CHECK_MESSAGE(got.parameters.at(each.first) == each.second, each.first);
     CHECK(got.parameters.size() == want->parameters.size());
   }
 }
