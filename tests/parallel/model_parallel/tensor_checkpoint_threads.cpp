@@ -16,7 +16,10 @@ const std::vector<Layout> kLayouts{{.tp = 1},
                                    {.tp = 2, .dp = 2, .stage = 3},
                                    {.tp = 1, .dp = 2, .stage = 3},
                                    {.tp = 2, .dp = 4, .stage = 3}};
-const std::vector<Layout> kFewLayouts{{.tp = 1}, {.tp = 4}, {.tp = 2, .dp = 2}, {.tp = 2, .dp = 2, .stage = 3}};
+const std::vector<Layout> kFewLayouts =
+    LOCKSTEP_SLOWDOWN > 1
+        ? std::vector<Layout>{{.tp = 4}, {.tp = 2, .dp = 2, .stage = 3}}
+        : std::vector<Layout>{{.tp = 1}, {.tp = 4}, {.tp = 2, .dp = 2}, {.tp = 2, .dp = 2, .stage = 3}};
 
 }  // namespace
 
