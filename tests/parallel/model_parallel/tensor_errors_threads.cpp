@@ -1,9 +1,8 @@
 // Errors of tensor parallelism, by text, on all ranks, and refusals of functions that need whole parameters.
-#include <stdexcept>
 
 #include <fmt/format.h>
 
-#include "tests/support/groups.h"
+#include "tests/parallel/model_parallel/failing_slices.h"
 
 namespace par = ls::parallel;
 namespace nn = ls::nn;
@@ -369,34 +368,4 @@ TEST_CASE("calls that do not go through the module, and a plan that cuts nothing
   });
 }
 
-TEST_CASE("an exception on one rank ends the step of the others") {
-  for (const std::string& backend : {std::string("local"), std::string("shm")}) {
-    for (const bool in_backward : {false, true}) {
-      with_group(backend, 2, [&](const Group& group) {
-        const par::DeviceMesh mesh(group, {{"tp", 2}});
-        Net net;
-        par::parallelize(net, mesh["tp"], {.plan = kMlp});
-        par::GradientAccumulation run(net, {.micro_batches = 2});
-        const auto step = [&](bool fails) {
-          const ls::Tensor ids = ls::arange(4);
-          run.backward(ids, ids, [&](const ls::Tensor& x, const ls::Tensor& y) {
-            if (fails && !in_backward) throw std::runtime_error("no more input");
-            const ls::Tensor logits = net(x);
-            if (fails)
-              logits.register_hook([](const ls::Tensor&) -> ls::Tensor { throw std::runtime_error("no more input"); });
-            return nn::cross_entropy(logits, y);
-          });
-        };
-        step(false);
-        std::string text;
-        try {
-          step(group->rank() == 1);
-        } catch (const std::exception& error) {
-          text = error.what();
-        }
-        CHECK_MESSAGE(text.find("no more input") != std::string::npos, text);
-        CHECK_MESSAGE((group->rank() == 1 || text.find("rank 1") != std::string::npos), text);
-      });
-    }
-  }
-}
+TEST_CASE("an exception on one rank ends the step of the others") { check_failing_slices("local"); }

@@ -1,5 +1,6 @@
 // Tensor parallelism with ranks that are processes: the bits of one process, in every mode.
 #include "tests/parallel/model_parallel/tensor_training.h"
+#include "tests/parallel/model_parallel/failing_slices.h"
 
 using namespace tensor_training;
 
@@ -20,3 +21,5 @@ TEST_CASE("processes with slices have the bits of one process") {
     with_group("shm", ranks,
                [&](const Group& group) { check_rank(group, 8, {.tp = ranks}, {.fused = true}, kSteps, eight); });
 }
+
+TEST_CASE("an exception on one rank ends the step of the others, which are processes") { check_failing_slices("shm"); }
