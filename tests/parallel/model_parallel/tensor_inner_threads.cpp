@@ -12,7 +12,8 @@ const std::vector<Layout> kRanks = {{.tp = 1}, {.tp = 2}, {.tp = 4}};
 struct Region : nn::Module {
   template <class Inner, class... Args>
   explicit Region(std::type_identity<Inner>, const Args&... args)
-      : nn::Module(), up(add<nn::Linear>("up", 16, 16)), inner(add<Inner>("inner", args...)), down(add<nn::Linear>("down", 16, 16)) {}
+      : nn::Module(), up(add<nn::Linear>("up", 16, 16)), inner(add<Inner>("inner", args...)),
+        down(add<nn::Linear>("down", 16, 16)) {}
   ls::Tensor forward(const ls::Tensor& x) const override {
     if (takes_whole) return inner(down(up(inner(x))));
     ls::Tensor y = up(x);
@@ -28,7 +29,8 @@ struct Region : nn::Module {
 
 struct Model2 : nn::Module {
   template <class Inner, class... Args>
-  explicit Model2(std::type_identity<Inner> type, const Args&... args) : nn::Module(), region(add<Region>("mlp", type, args...)) {}
+  explicit Model2(std::type_identity<Inner> type, const Args&... args)
+      : nn::Module(), region(add<Region>("mlp", type, args...)) {}
   ls::Tensor forward(const ls::Tensor& x) const override { return region(x); }
   Region& region;
 };
