@@ -34,7 +34,7 @@ struct EntryPart {
 // entries of the file. An entry that has no key here is on all ranks, whole and under the same name.
 struct View {
   CheckpointedModel model;
-  // Of the model's tensors, and of the optimizer's that are shaped like them.
+  // The parts of the model's tensors, and of the optimizer's that are shaped like them.
   std::map<std::string, std::vector<EntryPart>> parts;
   // This rank's entries that are equal for all slices of a parameter: "optimizer.state.up.weight[2/4].step".
   std::map<std::string, std::vector<std::string>> of_slices;

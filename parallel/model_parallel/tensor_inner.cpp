@@ -13,6 +13,7 @@
 #include "lockstep/nn/layers/norm_layers.h"
 #include "lockstep/nn/module_internal.h"
 #include "lockstep/nn/module_runner_internal.h"
+#include "lockstep/parallel/model_parallel/tensor_parts_internal.h"
 #include "lockstep/parallel/model_parallel/tensor_region_internal.h"
 
 namespace lockstep::parallel {
@@ -99,48 +100,6 @@ class InnerCheck final : public nn::ModuleRunner {
 };
 
 // --- SequenceParallel ---------------------------------------------------------------------------------------------
-
-std::vector<Tensor> equal_parts(const Tensor& x, std::int64_t dim, std::int64_t count) {
-  std::vector<Tensor> parts;
-  const std::int64_t each = x.size(dim) / count;
-  for (std::int64_t j = 0; j < count; ++j) parts.push_back(x.narrow(dim, j * each, each).contiguous());
-  return parts;
-}
-
-// Equal parts of x along `dim`, in contiguous memory. In gradients no part is added to zeros, which could change the
-// sign of a zero.
-std::vector<Tensor> split_parts(const Tensor& x, std::int64_t dim, std::int64_t count) {
-  if (count == 1) return {x.contiguous()};
-  std::vector<Tensor> parts;
-  {
-    const NoGradGuard no_grad;
-    parts = equal_parts(x.detach(), dim, count);
-  }
-  return autograd::record_all("split_slices", std::move(parts), {x}, [dim](autograd::Tensors& grads, const Needs&) {
-    Tensor like;
-    for (const Tensor& grad : grads) like = grad.defined() ? grad : like;
-    std::vector<Tensor> all;
-    for (const Tensor& grad : grads) all.push_back(grad.defined() ? grad : zeros_like(like));
-    return Gradients{cat(all, static_cast<int>(dim))};
-  });
-}
-
-Tensor join_parts(const std::vector<Tensor>& parts, std::int64_t dim) {
-  if (parts.size() == 1) return parts[0];
-  Tensor all;
-  {
-    const NoGradGuard no_grad;
-    std::vector<Tensor> detached;
-    for (const Tensor& part : parts) detached.push_back(part.detach());
-    all = cat(detached, static_cast<int>(dim));
-  }
-  const auto count = static_cast<std::int64_t>(parts.size());
-  return autograd::record("join_slices", all, parts, [dim, count](const Tensor& grad, const Needs&) {
-    Gradients out;
-    for (const Tensor& part : equal_parts(grad, dim, count)) out.push_back(part);
-    return out;
-  });
-}
 
 // The dimension of x in which this rank's slices lie one after another: its heads or its columns. Where another dimension
 // is as long as the heads, they are the one whose elements are a head apart, as in a view of the columns. -1: none, or

@@ -6,6 +6,7 @@
 #include "lockstep/autograd/node.h"
 #include "lockstep/autograd/ops/creation.h"
 #include "lockstep/base/check_internal.h"
+#include "lockstep/parallel/model_parallel/tensor_parts_internal.h"
 #include "lockstep/parallel/model_parallel/tensor_repeat_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
 
@@ -28,23 +29,6 @@ std::vector<Tensor> columns_of(const Tensor& x, std::int64_t parts, std::size_t 
 
 Tensor joined(const std::vector<Tensor>& columns) {
   return columns.size() == 1 ? columns[0].contiguous() : cat(columns, -1);
-}
-
-// The columns of each slice, contiguous.
-std::vector<Tensor> split_columns(const Tensor& x, std::size_t slices) {
-  if (slices == 1) return {x.contiguous()};
-  std::vector<Tensor> own;
-  {
-    const NoGradGuard no_grad;
-    for (std::size_t j = 0; j < slices; ++j) own.push_back(joined(columns_of(x.detach(), 1, slices, j)));
-  }
-  return autograd::record_all("split_columns", std::move(own), {x}, [](autograd::Tensors& grads, const Needs&) {
-    std::vector<Tensor> columns(grads.begin(), grads.end());
-    Tensor like;
-    for (const Tensor& grad : columns) like = grad.defined() ? grad : like;
-    for (Tensor& grad : columns) grad = grad.defined() ? grad : zeros_like(like);
-    return Gradients{cat(columns, -1)};
-  });
 }
 
 // The columns of all ranks. All of them compute the same from these, so that each has their gradient.
@@ -133,7 +117,7 @@ Tensor RowwiseRunner::run(const std::vector<Tensor>& inputs, Forward /*forward*/
                  "linear: x is {}, expected {} columns, those of this rank's {} of {} slices; take the number of heads "
                  "from the tensor: reshape({{t.size(0), t.size(1), -1, head_dim}})",
                  describe(x), columns, slices_->local(), slices_->count);
-  const std::vector<Tensor> parts = split_columns(x, weights_.size());
+  const std::vector<Tensor> parts = split_parts(x, -1, slices_->local());
   std::vector<Tensor> terms;
   for (std::size_t j = 0; j < weights_.size(); ++j) terms.push_back(linear(parts[j], weights_[j], Tensor()));
   return leave_slices(slices_, terms, bias_.master().defined() ? bias_.tensor() : Tensor());

@@ -57,7 +57,7 @@ std::shared_ptr<const TensorSlices> slices_of(const DeviceMesh& axis, int count,
 
 const nn::Linear& linear_of(const StyledModule& each) { return dynamic_cast<const nn::Linear&>(*each.module); }
 
-// Of a Linear or an Embedding.
+// The weight of a Linear or an Embedding.
 const nn::Parameter& weight_of(const StyledModule& each) {
   const auto* const table = dynamic_cast<const nn::Embedding*>(each.module);
   return table ? table->weight : linear_of(each).weight;
@@ -283,7 +283,7 @@ TensorPlan::Layer layer_of(const StyledModule& each, const TensorSlices& slices,
   return layer;
 }
 
-// What the ranks must have in common.
+// Lines that all ranks must have in common.
 std::vector<std::string> texts_of(const TensorSlices& slices, const std::vector<StyledModule>& styled) {
   std::vector<std::string> texts{
       fmt::format("{} slices{}", slices.count, slices.cuts_sequence ? ", .sequence_parallel" : "")};

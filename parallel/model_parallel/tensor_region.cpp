@@ -38,11 +38,6 @@ std::vector<Tensor> copies_for_slices(const std::shared_ptr<const TensorSlices>&
   });
 }
 
-Tensor with_contiguous_gradient(const Tensor& x) {
-  return autograd::record("contiguous_gradient", x.detach(), {x},
-                          [](const Tensor& grad, const Needs&) { return Gradients{grad.contiguous()}; });
-}
-
 std::vector<Tensor> enter_slices(const std::shared_ptr<const TensorSlices>& slices, const Tensor& x) {
   if (!slices->cuts_sequence) return copies_for_slices(slices, x.contiguous());
   const Tensor whole = gather_positions(*slices, x.detach(), Phase::kActivations, "tensor entry");
@@ -93,7 +88,7 @@ Tensor with_bias(const std::shared_ptr<const TensorSlices>& slices, const Tensor
   });
 }
 
-// Of all ranks, for what is computed alike on all of them: each has the gradient of its own positions.
+// The positions of all ranks. All compute the same from them, so that each has the gradient of its own positions.
 Tensor all_positions(const std::shared_ptr<const TensorSlices>& slices, const Tensor& own) {
   const Tensor all = gather_positions(*slices, own.detach(), Phase::kActivations, "result");
   return autograd::record("gather_positions", all, {own},

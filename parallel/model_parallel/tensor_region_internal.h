@@ -19,8 +19,6 @@ std::vector<Tensor> copies_for_slices(const std::shared_ptr<const TensorSlices>&
 // The same at the beginning of a region: with sequence parallelism x has this rank's positions, and the results those of
 // all ranks.
 std::vector<Tensor> enter_slices(const std::shared_ptr<const TensorSlices>& slices, const Tensor& x);
-// x itself, whose gradient is contiguous, as if there were several slices.
-Tensor with_contiguous_gradient(const Tensor& x);
 // The sum of one term for each slice, at the end of a region: with sequence parallelism this rank's positions of it. Then
 // `bias`, unless it is undefined, is added once.
 Tensor leave_slices(const std::shared_ptr<const TensorSlices>& slices, const std::vector<Tensor>& terms,

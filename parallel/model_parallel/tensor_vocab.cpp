@@ -6,7 +6,7 @@
 #include "lockstep/autograd/node.h"
 #include "lockstep/autograd/ops/creation.h"
 #include "lockstep/base/check_internal.h"
-#include "lockstep/parallel/model_parallel/context_blocks_internal.h"
+#include "lockstep/parallel/model_parallel/tensor_parts_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::parallel {
@@ -88,24 +88,6 @@ VocabLinearRunner::VocabLinearRunner(std::shared_ptr<const TensorSlices> slices,
 
 namespace {
 
-// The columns of this rank's slices side by side; their gradients are contiguous.
-Tensor join_slices(const std::vector<Tensor>& of_slices) {
-  if (of_slices.size() == 1) return with_contiguous_gradient(of_slices[0]);
-  std::vector<Tensor> detached;
-  std::vector<std::int64_t> sizes;
-  for (const Tensor& each : of_slices) detached.push_back(each.detach()), sizes.push_back(each.size(-1));
-  const NoGradGuard no_grad;
-  Tensor joined = cat(detached, -1);
-  const EnableGradGuard recording;
-  return autograd::record("join_vocabulary", joined, of_slices, [sizes](const Tensor& grad, const Needs&) {
-    Gradients out;
-    std::int64_t first = 0;
-    for (const std::int64_t size : sizes)
-      out.push_back(grad.narrow(-1, std::exchange(first, first + size), size).contiguous());
-    return out;
-  });
-}
-
 // The logits of the whole vocabulary. All ranks compute the same from them, so that each has their gradient.
 Tensor gather_vocabulary(const std::shared_ptr<const TensorSlices>& slices, const Tensor& own,
                          std::int64_t vocabulary) {
@@ -140,7 +122,7 @@ Tensor VocabLinearRunner::run(const std::vector<Tensor>& inputs, Forward /*forwa
   std::vector<Tensor> logits;
   for (std::size_t j = 0; j < weights_.size(); ++j)
     logits.push_back(linear(entered[j], weights_[j], biases_.empty() ? Tensor() : biases_[j].tensor()));
-  const Tensor own = join_slices(logits);
+  const Tensor own = join_parts(logits, -1);
   return gathers_ ? gather_vocabulary(slices_, own, vocabulary_) : own;
 }
 

@@ -66,7 +66,7 @@ class DistributedTraining {
   // A parameter's gradient is complete, in any backward: one that the user called may begin a step here.
   virtual void reach(std::size_t parameter, autograd::Run& run) = 0;
   virtual void reduced() {}  // the gradients of a step are in grad()
-  // Those whose gradients a step has set.
+  // The parameters whose gradients a step has set.
   virtual std::vector<ShardedParameter> stepped() const { return whole_parameters(module); }
   virtual bool shares_buffers() const = 0;
   virtual void end_step() {}                // after everything else

@@ -22,8 +22,8 @@ void SquaredNorm::add(const nn::ParameterSlice* slice, double sum) {
 
 namespace {
 
-// Which slices of a parameter with `of` slices a rank has, if the slices are distributed evenly. Slices of several ranks,
-// if there are fewer slices than ranks (ColwiseParallel::repeat).
+// The slices [begin, end) that a rank has of a parameter with `of` slices, if these are distributed evenly. Several ranks
+// share a slice if there are fewer slices than ranks (ColwiseParallel::repeat).
 struct Held {
   std::int64_t begin, end;
 };

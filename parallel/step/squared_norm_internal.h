@@ -13,7 +13,7 @@ namespace lockstep::parallel {
 // Completes the tree of nn/gradient_norm_internal.h above the trees of parameters and slices.
 class SquaredNorm {
  public:
-  // Of the ranks that have slices; null: all are here.
+  // `slices` is the group of the ranks that have slices; null: all are here.
   explicit SquaredNorm(ProcessGroup* slices) : slices_(slices) {}
   // The sum of squares of a whole parameter (null), or of a slice. To be called for all parameters in the order of the
   // model, with 0 where there is no gradient; the slices of a parameter one after another. A slice that several ranks

@@ -1,4 +1,4 @@
-// What the ranks of a mesh have and send, in words: the first part of --explain for the strategies "context",
+// Explains in words what the ranks of a mesh have and send: the first part of --explain for the strategies "context",
 // "tensor" and "parallel".
 #pragma once
 

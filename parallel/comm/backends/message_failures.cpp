@@ -243,7 +243,7 @@ MessageGroup::Failure MessageGroup::explain_failed_step(const MessageWork& work,
       if (steps.count > work.call.failed_steps || rank == rank_) what = printable(steps.text);
     }
     if (!what.empty()) break;
-    std::this_thread::sleep_for(kBetweenAnswers);
+    std::this_thread::sleep_for(kBetweenAnswers);  // messages of several ranks can only be polled
   }
   return failure_of(work, Poison::kFailed, global_rank(rank), what);
 }

@@ -73,7 +73,7 @@ std::vector<int> MessageLiveness::ask(const std::vector<int>& ranks) {
       }
     }
     if (std::ranges::find(answers, kNoAnswer) == answers.end()) break;
-    std::this_thread::sleep_for(kBetweenAnswers);
+    std::this_thread::sleep_for(kBetweenAnswers);  // messages of several ranks can only be polled
   }
   return answers;
 }
