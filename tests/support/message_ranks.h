@@ -7,8 +7,10 @@
 #include <condition_variable>
 #include <cstring>
 #include <deque>
+#include <limits>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <tuple>
 
@@ -78,10 +80,12 @@ class Post {
   }
 
   std::vector<SentBytes> sent;  // by rank; valid when all operations have ended
+  std::optional<ls::parallel::Channel> lost;  // messages on it never arrive
 
  private:
   std::uint64_t delay_of(const Line& line, std::uint64_t number) const {
     const auto [from, to, channel] = line;
+    if (channel == lost) return std::numeric_limits<std::uint64_t>::max();
     std::uint64_t mixed = number;
     for (const int part : {from, to, static_cast<int>(channel)})
       mixed = (mixed + static_cast<std::uint64_t>(part + 2)) * 0x9e3779b97f4a7c15;

@@ -67,7 +67,8 @@ void MessageGroup::look_around(Lane& lane, std::unique_lock<std::mutex>& lock, D
       const bool is_missed = is_needed(*front, peer);  // after the report: earlier messages have been received by then
       if (is_missed && needed == kNobody) needed = peer;
       if (!report || (has_left(report->reason) && !is_missed)) continue;  // the rank has done its part
-      fail(*report);
+      const int failed = has_left(report->reason) ? find_failed_step(*front, true) : kNobody;
+      fail(failed != kNobody ? explain_failed_step(*front, failed) : *report);
       break;
     }
     lane.waits_for.store(needed == kNobody ? kNobody : global_rank(needed), std::memory_order_relaxed);
@@ -119,6 +120,7 @@ MessageGroup::Failure MessageGroup::explain(const MessageWork& work, const PeerL
   Deadline patience(kNewsPatience);
   const std::optional<Failure> report = lost.peer >= 0 ? report_of(work, lost.peer, &patience) : std::nullopt;
   if (!report) return failure_of(work, Poison::kLost, lost.peer >= 0 ? global_rank(lost.peer) : kNobody, lost.why);
+  if (const int failed = find_failed_step(work, false); failed != kNobody) return explain_failed_step(work, failed);
   return report->reason == Poison::kLeftByError ? explain_departure(work, *report) : *report;
 }
 
@@ -188,11 +190,13 @@ std::uint32_t MessageGroup::step_failed(std::uint64_t next, const std::string& w
   FailedSteps& own = failed_steps_[static_cast<std::size_t>(rank_)];
   own = {own.count + 1, next, unfinished};
   set_text(own, why);
-  for (int k = 1; k < size_; ++k) {
-    const int peer = (rank_ + k) % size_;
-    own.sent = messages_sent_[static_cast<std::size_t>(peer)];
-    own.received = messages_received_[static_cast<std::size_t>(peer)];
-    step_outbox_.send(peer, {.rank = rank_, .steps = own});
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    FailedSteps& told = steps_told_[static_cast<std::size_t>(peer)];
+    told = own;
+    told.sent = messages_sent_[static_cast<std::size_t>(peer)];
+    told.received = messages_received_[static_cast<std::size_t>(peer)];
+    step_outbox_.send(peer, {.rank = rank_, .steps = told});
   }
   return own.count;
 }
@@ -250,7 +254,8 @@ MessageGroup::Failure MessageGroup::explain_failed_step(const MessageWork& work,
 
 // --- failure reports ------------------------------------------------------------------------------------------------
 
-// Returns the failure that a rank has reported; nothing if it has not, or has not by the deadline.
+// Returns the failure that a rank has reported; nothing if it has not, or has not by the deadline. A rank that leaves
+// after a failed step repeats its news, which its goodbye may have overtaken.
 std::optional<MessageGroup::Failure> MessageGroup::report_of(const MessageWork& work, int peer, Deadline* deadline) {
   const auto r = static_cast<std::size_t>(peer);
   const std::lock_guard lock(news_mutex_);
@@ -262,17 +267,22 @@ std::optional<MessageGroup::Failure> MessageGroup::report_of(const MessageWork& 
     return std::nullopt;
   }
   const Note& news = news_[r];
-  return failure_of(work, static_cast<Poison>(news.kind), std::clamp(news.rank, 0, liveness_->size() - 1),
-                    printable(news.steps.text));
+  const auto reason = static_cast<Poison>(news.kind);
+  if (has_left(reason) && news.steps.count > failed_steps_[r].count) failed_steps_[r] = news.steps;
+  return failure_of(work, reason, std::clamp(news.rank, 0, liveness_->size() - 1), printable(news.steps.text));
 }
 
 void MessageGroup::tell_others(Poison reason, int global_culprit, const std::string& what) {
-  Note& own = news_.back();
-  own = {static_cast<std::int32_t>(reason), global_culprit};
-  set_text(own.steps, what);
   for (int k = 1; k < size_; ++k) {
+    const int peer = (rank_ + k) % size_;
+    Note& note = own_notes_[static_cast<std::size_t>(peer)];
+    note = {static_cast<std::int32_t>(reason), global_culprit};
+    if (has_left(reason))
+      note.steps = steps_told_[static_cast<std::size_t>(peer)];
+    else
+      set_text(note.steps, what);
     try {
-      own_news_.push_back(transport_->send((rank_ + k) % size_, Channel::kFailures, &own, sizeof(own)));
+      own_news_.push_back(transport_->send(peer, Channel::kFailures, &note, sizeof(note)));
     } catch (const PeerLost&) {
       // The rank is the culprit, or detects the failure itself.
     }

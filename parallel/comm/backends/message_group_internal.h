@@ -56,7 +56,7 @@ struct FailedSteps {
 struct Note {
   std::int32_t kind = 0;   // of a failure: a Poison
   std::int32_t rank = 0;   // the global rank of the culprit; or the sender
-  FailedSteps steps = {};  // for Poison::kFailed the text alone
+  FailedSteps steps = {};  // of the sender; for a Poison other than kLeft and kLeftByError the text alone
 };
 
 // Thrown where ranks that arrive at one operation have not failed in the same steps. `rank` has failed in more.
@@ -201,13 +201,14 @@ class MessageGroup final : public Backend {
   std::vector<Mailbox> heads_, transfer_heads_;  // by peer
   std::vector<std::byte> staging_;               // for reductions: pieces of the other ranks' data
   std::mutex news_mutex_;                        // guards the failure reports: several queues may fail at once
-  std::vector<Note> news_;                       // failure reports by peer; the last one is this rank's own
+  std::vector<Note> news_, own_notes_;           // failure reports by peer, received and sent
   Parcels news_parcels_, own_news_;
   // Also guarded by news_mutex_:
   Note step_note_;  // the next news of a failed step, from any rank
   std::unique_ptr<Parcel> step_parcel_;
   Outbox<Note> step_outbox_;
   std::vector<FailedSteps> failed_steps_;  // by rank
+  std::vector<FailedSteps> steps_told_;    // this rank's, as the last news told each peer
 };
 
 }  // namespace lockstep::parallel

@@ -286,6 +286,8 @@ bool SharedGroup::gone(int rank) { return departure(rank) != Departure::kNone ||
 void SharedGroup::fail_if_gone(const Call& call, int rank) {
   if (!gone(rank)) return;
   fail_if_poisoned(call);  // the rank's own report
+  // An exception may have ended its step between this rank's look for that and the look for gone ranks.
+  if (control_.rank(rank).failed_steps.load(std::memory_order_acquire) > call.failed_steps) fail_step(call, rank);
   const Departure how = departure(rank);
   const auto fail_if_ended = [&](int r) {
     const std::string lost = departure(r) == Departure::kNone ? memory_->lost(r) : "";

@@ -201,6 +201,41 @@ std::shared_ptr<par::Work> message(par::Backend& group, par::Kind kind, int peer
 
 }  // namespace
 
+TEST_CASE("messages: a rank that leaves after its step has failed has failed, even if its news does not arrive") {
+  for (const bool waits : {false, true}) {
+    for (const bool throws : {false, true}) {
+      for (const bool is_message : {false, true}) {
+        CAPTURE(waits);
+        CAPTURE(throws);
+        CAPTURE(is_message);
+        const auto post = std::make_shared<Post>(3);
+        post->lost = par::Channel::kFailedSteps;
+        const auto run_rank = [&](int rank) {
+          par::MessageGroup group({.timeout = std::chrono::minutes(1)}, {.rank = rank, .size = 3},
+                                  std::make_unique<PostTransport>(post, rank, waits));
+          if (rank == 2) {
+            group.step_failed(0, "no more input");
+            if (throws) throw std::runtime_error("no more input");
+            return;
+          }
+          const std::string error = error_of<ls::CommError>([&] {
+            const ls::Tensor t = ls::zeros({100});
+            (is_message ? message(group, par::Kind::kRecv, 2, 100) : start(group, par::Kind::kAllReduce, t, t))->wait();
+          });
+          CHECK_MESSAGE(contains(error, "rank 2 has failed: no more input"), error);
+        };
+        run_threads(3, [&](int rank) {
+          try {
+            run_rank(rank);
+          } catch (const std::runtime_error& error) {
+            CHECK(error.what() == std::string("no more input"));
+          }
+        });
+      }
+    }
+  }
+}
+
 TEST_CASE("messages: in a chain of ranks that wait for each other, all name the last one, which waits for nobody") {
   for (const bool waits : {false, true}) {
     for (const std::int64_t count : {10, 100'000}) {
