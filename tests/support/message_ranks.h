@@ -79,7 +79,7 @@ class Post {
     return closed_[static_cast<std::size_t>(rank)];
   }
 
-  std::vector<SentBytes> sent;  // by rank; valid when all operations have ended
+  std::vector<SentBytes> sent;                // by rank; valid when all operations have ended
   std::optional<ls::parallel::Channel> lost;  // messages on it never arrive
 
  private:
