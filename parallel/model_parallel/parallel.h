@@ -33,7 +33,7 @@ class CommHook;
 /// How a step is divided. It determines the bits.
 struct Partition {
   int micro_batches = 1;           ///< of the whole step, over all ranks
-  int tensor_slices = 1;           ///< of the matrices that ParallelOptions::plan names
+  int tensor_slices = 1;           ///< of the matrices that ParallelOptions::plan names; 0: as many as ranks along tp
   int sequence_blocks = 1;         ///< as many as ranks along cp
   bool sequence_parallel = false;  ///< with several tensor slices: the modules between them work on parts of sequences
   ContextAttention attention = ContextAttention::kRingZigzag;  ///< over several sequence blocks

@@ -31,7 +31,7 @@ namespace lockstep::parallel {
 
 /// Options of parallelize.
 struct TensorParallelOptions {
-  int tensor_slices = 0;           ///< T, a multiple of the ranks by a power of two; 0: as many as ranks
+  int tensor_slices = 0;           ///< T, a multiple of the ranks by a power of two; 0: as many as ranks of the axis
   bool sequence_parallel = false;  ///< outside of the regions each rank has a part of the sequence, dimension -2
   ParallelPlan plan = {};          ///< which modules are cut, and how; the others are whole on every rank
 };

@@ -111,6 +111,30 @@ TEST_CASE("every mesh of a partition with slices has the same bits") {
                                                         {8, {{"fsdp", 2}, {"tp", 4}}, 1}});
 }
 
+TEST_CASE("0 tensor slices are as many as ranks along tp, for Parallel and for parallelize") {
+  for (const int ranks : {1, 2, 4}) {
+    with_threads("local", ranks, [&](const Group& group) {
+      const par::DeviceMesh mesh(group, {{"tp", ranks}});
+      const auto cut = [&](bool with_parallel, int slices) {
+        ls::manual_seed(5);
+        Model model({.dropout = 0.1});
+        std::optional<par::Parallel> run;
+        if (with_parallel)
+          run.emplace(model, mesh, par::ParallelOptions{.partition = {.tensor_slices = slices}, .plan = kPlan});
+        else
+          par::parallelize(model, mesh["tp"], {.tensor_slices = slices, .plan = kPlan});
+        std::vector<std::string> names;
+        for (const auto& [name, parameter] : model.named_parameters()) names.push_back(name);
+        return names;
+      };
+      const std::vector<std::string> want = cut(true, ranks);
+      CHECK(cut(true, 0) == want);
+      CHECK(cut(false, 0) == want);
+      CHECK(want.size() > 0);
+    });
+  }
+}
+
 TEST_CASE("slices and sequence blocks") {
   for (const Kind kind : {Kind::kRingZigzag, Kind::kRing}) {
     check_same({.micro_batches = 4, .tensor_slices = 2, .sequence_blocks = 2, .attention = kind},
