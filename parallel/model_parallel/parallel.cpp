@@ -248,8 +248,8 @@ bool Parallel::stop_requested() const {
 TrainingStats Parallel::stats() const {
   return state_->with_mode([](auto& mode) { return mode.stats(); });
 }
-TrafficStats& Parallel::traffic() {
-  return state_->with_mode([](auto& mode) -> TrafficStats& { return mode.traffic(); });
+const TrafficStats& Parallel::traffic() {
+  return state_->with_mode([](auto& mode) -> const TrafficStats& { return mode.traffic(); });
 }
 std::string Parallel::plan() const { return state_->layout + training_plan().to_string(); }
 TrainingPlan Parallel::training_plan() const {

@@ -85,11 +85,12 @@ class Parallel : public TrainingStep<Parallel> {
   /// Calls `body`, which may read all parameters. Meanwhile the model is not context-parallel: a rank may run it alone,
   /// on whole sequences.
   void gathered(FunctionRef<void()> body);
-  [[nodiscard]] NoSync no_sync();      ///< as in the training mode
-  void request_stop();                 ///< as in the training mode
-  bool stop_requested() const;         ///< as in the training mode
-  TrainingStats stats() const;         ///< of the reductions
-  TrafficStats& traffic();             ///< of group(); an axis counts its own: mesh["cp"].group()->traffic()
+  [[nodiscard]] NoSync no_sync();  ///< as in the training mode
+  void request_stop();             ///< as in the training mode
+  bool stop_requested() const;     ///< as in the training mode
+  TrainingStats stats() const;     ///< of the reductions
+  /// Of all axes, as DistributedDataParallel::traffic; those of one axis are mesh["tp"].group()->traffic().
+  const TrafficStats& traffic();
   std::string plan() const;            ///< what the axes do, and training_plan(), as text
   TrainingPlan training_plan() const;  ///< of the training mode, without the traffic of attention
   /// Throw InvalidArgument: use DistributedDataParallel or ShardedDataParallel.

@@ -199,7 +199,9 @@ TrainingStats DistributedDataParallel::stats() const {
   return stats;
 }
 
-TrafficStats& DistributedDataParallel::traffic() { return state_->group->traffic(); }
+const TrafficStats& DistributedDataParallel::traffic() {
+  return state_->traffic.with(state_->module, &state_->group->traffic());
+}
 
 TrainingPlan DistributedDataParallel::plan() const {
   TrainingPlan plan = replicated_plan(state_->module, state_->micro_batches_per_rank);

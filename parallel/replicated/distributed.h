@@ -82,8 +82,10 @@ class DistributedDataParallel : public TrainingStep<DistributedDataParallel> {
   bool stop_requested() const;  ///< true if any rank had requested a stop in the last step
 
   TrainingStats stats() const;  ///< of this rank
-  TrafficStats& traffic();      ///< the group's counters
-  TrainingPlan plan() const;    ///< memory, and the traffic of the buckets, of this rank
+  /// The group's counters. Of a model that several ranks share (axes cp and tp) those of the axes' groups are added, in
+  /// a copy that the next call replaces.
+  const TrafficStats& traffic();
+  TrainingPlan plan() const;  ///< memory, and the traffic of the buckets, of this rank
   /// Names of the parameters that this rank did not use in the last synchronised backward.
   std::vector<std::string> unused_parameters() const;
   // backward(x, y, loss_fn): see step.h. `x` and `y` are this rank's. The returned loss is the mean over the

@@ -88,7 +88,9 @@ NoSync ShardedDataParallel::no_sync() {
 }
 
 std::shared_ptr<ProcessGroup> ShardedDataParallel::group() const { return state_->group; }
-TrafficStats& ShardedDataParallel::traffic() { return state_->group->traffic(); }
+const TrafficStats& ShardedDataParallel::traffic() {
+  return state_->traffic.with(state_->module, &state_->group->traffic());
+}
 void ShardedDataParallel::request_stop() { state_->wants_stop = true; }
 bool ShardedDataParallel::stop_requested() const { return state_->last.stop > 0; }
 

@@ -62,7 +62,8 @@ StepInputs DistributedTraining::inputs(StepSummary own) const {
           .counts_joined = joining && joining->options().divide_by_initial_world_size};
 }
 
-void DistributedTraining::watch_step(bool is_of_user) const {
+void DistributedTraining::watch_step(bool is_of_user) {
+  RunnerTraffic::begin_step(module, &group->traffic());
   const bool is_out = joining && joining->is_out();
   watchers.begin_step({.is_of_user = is_of_user,
                        .has_parameters = !is_out || static_cast<bool>(joining->options().shadow_step),

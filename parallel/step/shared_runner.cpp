@@ -76,6 +76,33 @@ std::vector<ProcessGroup*> runner_groups(nn::Module& module, SharedRunner::Part 
   return groups_of(module, &part);
 }
 
+namespace {
+
+// The counters of the runners' groups, without `own`.
+std::vector<TrafficStats*> other_counters(nn::Module& module, const TrafficStats* own) {
+  std::vector<TrafficStats*> counters;
+  for (ProcessGroup* group : runner_groups(module)) {
+    TrafficStats* const each = &group->traffic();
+    if (each != own && std::ranges::find(counters, each) == counters.end()) counters.push_back(each);
+  }
+  return counters;
+}
+
+}  // namespace
+
+const TrafficStats& RunnerTraffic::with(nn::Module& module, TrafficStats* own) {
+  std::vector<TrafficStats*> counters = other_counters(module, own);
+  if (own && counters.empty()) return *own;
+  if (own) counters.insert(counters.begin(), own);
+  sum_ = counters.empty() ? TrafficStats() : *counters[0];
+  for (std::size_t i = 1; i < counters.size(); ++i) sum_.add(*counters[i]);
+  return sum_;
+}
+
+void RunnerTraffic::begin_step(nn::Module& module, const TrafficStats* own) {
+  for (TrafficStats* const each : other_counters(module, own)) each->begin_step();
+}
+
 void require_runner_ranks(const char* mode, nn::Module& module, const ProcessGroup* group) {
   for (const ProcessGroup* blocks : runner_groups(module, SharedRunner::Part::kSequence))
     require_sequence_ranks(mode, *blocks, group);
