@@ -25,6 +25,12 @@ struct GradientAccumulation::State {
   }
   Tensor run(const Batch& batch, MicroBatchLoss loss_fn);
   Tensor evaluate(const Batch& batch, MicroBatchLoss loss_fn);
+  Tensor forward(FunctionRef<Tensor()> run_module) {  // of operator()
+    return run_or_end(*this, [&] {
+      if (autograd::grad_mode()) begin_step(/*is_of_user=*/true);
+      return run_module();
+    });
+  }
   void end_failed_step(const std::exception& error) {
     failures.tell(runner_groups(module), "GradientAccumulation", error);
   }
@@ -50,12 +56,10 @@ GradientAccumulation::GradientAccumulation(nn::Module& module, const GradientAcc
 GradientAccumulation::~GradientAccumulation() = default;
 
 Tensor GradientAccumulation::operator()(const Tensor& x) const {
-  if (autograd::grad_mode()) state_->begin_step(/*is_of_user=*/true);
-  return state_->module(x);
+  return state_->forward([&] { return state_->module(x); });
 }
 Tensor GradientAccumulation::operator()(const std::vector<Tensor>& inputs) const {
-  if (autograd::grad_mode()) state_->begin_step(/*is_of_user=*/true);
-  return state_->module(inputs);
+  return state_->forward([&] { return state_->module(inputs); });
 }
 nn::Module& GradientAccumulation::module() const { return state_->module; }
 const TrafficStats& GradientAccumulation::traffic() { return state_->traffic.with(state_->module, nullptr); }

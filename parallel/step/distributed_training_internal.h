@@ -87,12 +87,14 @@ class DistributedTraining {
   // Tells the watchers of a step whose backward is the user's own or not.
   void watch_step(bool is_of_user);
   Tensor run_step(const MicroBatchPlan& plan, const Batch& batch, MicroBatchLoss loss_fn);
-  virtual Tensor run_local(const MicroBatchPlan& plan, const Batch& batch, MicroBatchLoss loss_fn);
+  // Whether no rank waits for this one while it computes without a reduction.
+  virtual bool is_alone() const { return runner_groups(module).empty(); }
   void finish_step();
   void finish_local(const MicroBatchPlan& plan, AccumulatedGradients& own);
 
  private:
   MicroBatchPlan plan(std::int64_t samples) const;
+  Tensor run_local(const MicroBatchPlan& plan, const Batch& batch, MicroBatchLoss loss_fn);
   void run_micro_batches(const MicroBatchPlan& plan, const Batch& batch, MicroBatchLoss loss_fn,
                          std::vector<Tensor>& losses, FunctionRef<void()> before_last);
   void complete(std::size_t parameter, autograd::Run& run);

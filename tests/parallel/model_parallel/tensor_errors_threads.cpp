@@ -375,3 +375,7 @@ TEST_CASE("calls that do not go through the module, and a plan that cuts nothing
 }
 
 TEST_CASE("an exception on one rank ends the step of the others") { check_failing_slices("local"); }
+
+TEST_CASE("a call that fails on one rank before its first layer ends those of the others") {
+  check_early_errors("local");
+}
