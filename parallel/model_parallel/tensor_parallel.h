@@ -64,7 +64,7 @@ struct TensorPlan {
 
 /// Cuts the modules that the plan names, once and for all: keeps this rank's slices, and frees the rest. Deferred
 /// parameters that are cut get this rank's values alone. Call it before an optimizer or a training mode is constructed.
-/// Collective along the axis. Throws InvalidArgument, before anything is changed, for a plan that does not fit the
+/// Collective along the axis. Modules of one model may be cut by several calls with the same axis. Throws InvalidArgument, before anything is changed, for a plan that does not fit the
 /// model; CommError if ranks have different options.
 TensorPlan parallelize(nn::Module& module, const DeviceMesh& axis, const TensorParallelOptions& options);
 

@@ -55,7 +55,8 @@ class RunnerTraffic {
 //
 // It has all ranks that share a sequence, since each has a part of the gradients, at equal distances and in their order:
 // then a rank's micro-batches have numbers that depend on its sequence block and its place among the others, and not on
-// the mesh. And it has one of the ranks that share a model, since the others have other parameters.
+// the mesh. And it has one of the ranks that share a model, since the others have other parameters. All parts of a model
+// are shared by the same ranks.
 void require_runner_ranks(const char* mode, nn::Module& module, const ProcessGroup* group);
 
 }  // namespace lockstep::parallel
