@@ -50,7 +50,7 @@ struct SliceContext {
   bool has_groups = false;       // the heads of attention are (heads of k, heads of a group)
   // Outside of the region, with sequence parallelism: this rank's positions, dimension -2 of activations. 0: all.
   std::int64_t positions = 0;
-  bool is_in_slice = false;  // a module runs once for each slice, and must not draw
+  bool is_in_slice = false;  // a module runs once for each slice, and must neither draw nor recompute
 };
 
 // The calling thread's; null: nothing is cut.

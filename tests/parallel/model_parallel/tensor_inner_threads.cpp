@@ -63,6 +63,15 @@ struct Scale : nn::Module {
   nn::Parameter& scale = add_parameter("scale", ls::ones({1}));
 };
 
+// Recomputes its norm by itself, or leaves that to the caller.
+struct Recomputed : nn::Module {
+  ls::Tensor forward(const ls::Tensor& x) const override {
+    return recomputes ? ls::autograd::checkpoint([this](const ls::Tensor& t) { return norm(t); }, x) : norm(x);
+  }
+  nn::LayerNorm& norm = add<nn::LayerNorm>("norm", ls::Shape{4});
+  bool recomputes = true;
+};
+
 }  // namespace
 
 TEST_CASE("norms of heads have the same bits on any number of ranks") {
@@ -188,4 +197,31 @@ TEST_CASE("modules with parameters before and after a region, and without any in
     named.region.takes_whole = true;
     run_cut(group, std::move(named), true);  // outside of the region SequenceParallel changes nothing
   });
+}
+
+TEST_CASE("checkpoint inside a SequenceParallel module, which runs once for each slice, is an error on all ranks") {
+  for (const int t : {1, 2, 4}) {
+    with_threads("local", t, [&](const Group& group) {
+      const par::DeviceMesh mesh(group, {{"tp", t}});
+      par::ParallelPlan plan = kPlan;
+      plan.emplace_back("mlp.inner", par::SequenceParallel{});
+      Model2 model = with<Recomputed>();
+      model.region.heads = 4;
+      par::parallelize(model, mesh, {.tensor_slices = 4, .plan = plan});
+      const ls::Tensor x = ls::ones({2, 6, 16}).requires_grad_();
+      CHECK_THROWS_WITH_AS(model(x).sum().backward(),
+                           "mlp.inner: checkpoint: runs in a SequenceParallel module with parameters, which runs once "
+                           "for each slice of this rank; call checkpoint around the module, as checkpoint(module, x), "
+                           "or give a module around it the style Recompute",
+                           ls::InvalidArgument);
+      auto& inner = dynamic_cast<Recomputed&>(model.region.inner);
+      {
+        const ls::NoGradGuard no_grad;
+        CHECK(model(x).shape() == x.shape());
+      }
+      inner.recomputes = false;
+      model(x).sum().backward();
+      CHECK(inner.norm.weight->grad().defined());
+    });
+  }
 }
