@@ -3,12 +3,20 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/tensor/shape.h"
 
 namespace lockstep::random {
+
+// What a rank has of a tensor of all ranks, as rows of `ranks` runs of `run` elements: one run of each row.
+struct Share {
+  std::int64_t run = 0;  // 0: this rank has all
+  std::int64_t ranks = 1, rank = 0;
+};
 
 // A region goes from the linear layers whose outputs are cut to the one whose inputs are. Between them, an activation has
 // this rank's columns: a row of it is, for each of `parts` equal parts of the whole row, one run of `run` columns.
@@ -42,6 +50,17 @@ struct SliceContext {
       found = each.run;
     }
     return found;
+  }
+
+  // The share that an activation of this shape is. None: a region is open, and the shape has not this rank's columns.
+  std::optional<Share> share_of(const Shape& shape) const {
+    const std::int64_t width = shape.dim() > 0 ? shape[shape.size() - 1] : 0;
+    if (is_open()) {
+      const std::int64_t run = run_of(width);
+      return run > 0 ? std::optional(Share{.run = run, .ranks = ranks, .rank = rank}) : std::nullopt;
+    }
+    const bool has_positions = positions > 0 && shape.dim() >= 2 && shape[shape.size() - 2] == positions;
+    return has_positions ? Share{.run = positions * width, .ranks = ranks, .rank = rank} : Share{};
   }
 
   int ranks = 1, rank = 0;
