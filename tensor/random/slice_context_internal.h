@@ -23,7 +23,8 @@ struct Share {
 struct SliceContext {
   struct Columns {
     std::int64_t run, parts;
-    std::int64_t sharing = 0;  // not 0: the slices on this rank, each of which shares its columns with others
+    std::int64_t sharing = 0;       // not 0: the slices on this rank, each of which shares its columns with others
+    const void* storage = nullptr;  // of the outputs, only to tell views of them from copies
   };
   SliceContext() = default;
   SliceContext(const SliceContext&) = default;
