@@ -8,6 +8,8 @@
 #include "lockstep/parallel/replicated/distributed_state_internal.h"
 #include "lockstep/parallel/step/model_check_internal.h"
 #include "lockstep/parallel/step/recorder.h"
+#include "lockstep/parallel/step/shared_runner_internal.h"
+#include "lockstep/parallel/step/step_failure_internal.h"
 #include "lockstep/tensor/kernels/kernels_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
 #include "lockstep/tensor/random/random.h"
@@ -177,6 +179,12 @@ void DistributedDataParallel::join(FunctionRef<void()> body, const JoinOptions& 
 NoSync DistributedDataParallel::no_sync() {
   state_->gradients_are_means = false;  // from now on grad() is this rank's; a mean is the same on all ranks
   return NoSync(&state_->local_depth);
+}
+
+// Of a model in slices, ranks of other groups than the slices' wait for this one in the next step.
+double DistributedDataParallel::clip_grad_norm_(double max_norm) {
+  const auto clip = [&] { return clip_gradients(state_->module, max_norm); };
+  return runner_groups(state_->module, SharedRunner::Part::kModel).empty() ? clip() : run_or_end(*state_, clip);
 }
 
 nn::Module& DistributedDataParallel::module() const { return state_->module; }

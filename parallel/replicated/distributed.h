@@ -76,6 +76,9 @@ class DistributedDataParallel : public TrainingStep<DistributedDataParallel> {
   /// second call and after the first synchronised backward, CommError if ranks register different hooks.
   void register_comm_hook(std::shared_ptr<CommHook> hook);
 
+  /// nn::clip_grad_norm_; of a model that tensor parallelism has cut, over all slices: all ranks must call it.
+  double clip_grad_norm_(double max_norm);
+
   /// Requests a stop, for example after Ctrl-C. The request is sent with the next synchronised step, so that
   /// stop_requested() becomes true on all ranks after the same step.
   void request_stop();
