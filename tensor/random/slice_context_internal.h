@@ -1,6 +1,7 @@
 // The slices that a thread computes with: where this rank's columns or heads lie among those of all ranks. Not installed.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -42,6 +43,11 @@ struct SliceContext {
       found = each.run;
     }
     return found;
+  }
+
+  // Whether a layer of the open region has a run of so many columns.
+  bool has_run(std::int64_t width) const {
+    return std::ranges::any_of(columns, [width](const Columns& each) { return each.run == width; });
   }
 
   int ranks = 1, rank = 0;
