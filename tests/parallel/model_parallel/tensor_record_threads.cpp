@@ -1,7 +1,12 @@
 // Records of cut models: equal on all layouts of a partition, and every change of one bit is named. Ranks are threads.
+#include <atomic>
 #include <bit>
 #include <filesystem>
+#include <memory>
 #include <optional>
+#include <string>
+#include <type_traits>
+#include <vector>
 
 #include "lockstep/tensor/random/random.h"
 #include "tests/parallel/model_parallel/tensor_training.h"
@@ -23,8 +28,8 @@ struct Fault {
   std::string name = {};     // of the module or parameter
   int rank = 0;              // of all; -1: all ranks
   std::int64_t element = 0;  // of the tensor on this rank
-  std::string seen = {};     // where a change in backward is seen
   Cut cut = Cut::kWhole;
+  std::string seen = {};  // the module whose input has the changed gradient
   std::int64_t parts = 1;
   int step = 1, micro_batch = 1;
 };
@@ -39,6 +44,7 @@ struct Rank {
   const Fault& fault;
   std::int64_t& whole_element;  // of the changed tensor
   int step = 0;
+  std::string piece = {};  // the changed parameter of this rank, which may be a slice
 
   bool is_faulty() const { return fault.rank < 0 || fault.rank == number; }
   bool is_now() const {
@@ -61,7 +67,7 @@ class FaultyReduction final : public par::CommHook {
   explicit FaultyReduction(const Rank& rank) : rank_(rank) {}
   std::shared_ptr<par::Work> start(const par::GradBucket& bucket, par::ProcessGroup& group) override {
     for (std::size_t i = 0; i < bucket.names.size(); ++i) {
-      if (rank_.step == rank_.fault.step && rank_.is_faulty() && bucket.names[i].starts_with(rank_.fault.name + "["))
+      if (rank_.step == rank_.fault.step && rank_.is_faulty() && bucket.names[i] == rank_.piece)
         flip(bucket.gradients[i], rank_.fault.element, kMask);
     }
     return group.all_reduce_scaled(bucket.buffer, 1.0 / group.size());
@@ -127,6 +133,7 @@ void install(Run& run, Rank& rank, const Layout& layout) {
   const std::vector<par::ShardedParameter> pieces = run.named_parameters();
   const par::ShardedParameter* const piece = piece_of(pieces, rank.fault);
   REQUIRE(piece);
+  rank.piece = piece->name;
   rank.whole_element = place_of(*piece, rank.fault.element);
   if (kind != Kind::kGradient) return;
   piece->parameter.master().register_hook([&rank](const ls::Tensor& gradient) {
@@ -262,21 +269,22 @@ TEST_CASE("a change of one bit of a cut model is named: tensor, element of the w
     const auto check = [&](const Fault& fault, const std::vector<int>& other = {}) {
       check_named(4, layout, options, fault, other);
     };
-    check({Kind::kForward, mlp + "up", 1, 77, .cut = Cut::kColumns});
-    check({Kind::kForward, attention + "qkv", 1, 103, .cut = Cut::kColumns, .parts = 3});
+    check({Kind::kForward, mlp + "up", 1, 77, Cut::kColumns});
+    check({Kind::kForward, attention + "qkv", 1, 103, Cut::kColumns, "", 3});
     check({Kind::kForward, "blocks.0.mlp.down", 1, 9}, others);
     check({Kind::kForward, "blocks.0", 1, 200}, others);
-    check({Kind::kBackward, mlp + "inner", 1, 30, .seen = mlp + "down", .cut = Cut::kColumns});
-    check({Kind::kBackward, "blocks.0.norm2", 1, 30, .seen = "blocks.0.mlp"}, others);
-    check({Kind::kOptimizer, mlp + "up.weight", 1, 40}, is_replicated ? std::vector{3} : std::vector<int>());
-    check({Kind::kOptimizer, mlp + "down.weight", 1, 41}, is_replicated ? std::vector{3} : std::vector<int>());
+    check({Kind::kBackward, mlp + "inner", 1, 30, Cut::kColumns, mlp + "down"});
+    check({Kind::kBackward, "blocks.0.norm2", 1, 30, Cut::kWhole, "blocks.0.mlp"}, others);
+    const int owner = layout.stage == 3 ? 3 : 1;  // of shards of the second half of a block
+    check({Kind::kOptimizer, mlp + "up.weight", owner, 40}, is_replicated ? std::vector{3} : std::vector<int>());
+    check({Kind::kOptimizer, mlp + "down.weight", owner, 41}, is_replicated ? std::vector{3} : std::vector<int>());
     check({Kind::kOptimizer, attention + "qkv.bias", 1, 5}, is_replicated ? std::vector{3} : std::vector<int>());
     if (layout.stage == 0) check({Kind::kGradient, mlp + "down.weight", 1, 19});
     if (is_replicated) check({Kind::kReduction, mlp + "down.weight", 1, 23});
     if (is_replicated) check({Kind::kReduction, attention + "qkv.weight", 1, 23});
     if (layout.dp > 1) continue;
     check({Kind::kForward, "blocks.0.mlp.down", -1, 9});  // as by a sum over tp with other bits
-    check({Kind::kBackward, "blocks.0.norm2", -1, 30, .seen = "blocks.0.mlp"});
+    check({Kind::kBackward, "blocks.0.norm2", -1, 30, Cut::kWhole, "blocks.0.mlp"});
   }
 }
 
@@ -285,11 +293,11 @@ TEST_CASE("a change of one bit of a model with sequence parallelism is named") {
   record(4, {}, options, "one");
   for (const Layout& layout : {Layout{2, 1}, Layout{4, 1}, Layout{2, 2}}) {
     const auto check = [&](const Fault& fault) { check_named(4, layout, options, fault); };
-    check({Kind::kForward, "blocks.1.norm1", 1, 90, .cut = Cut::kPositions});
-    check({Kind::kForward, "blocks.0.mlp.down", 1, 90, .cut = Cut::kPositions});
-    check({Kind::kForward, "blocks.0.mlp.up", 1, 90, .cut = Cut::kColumns});
-    check({Kind::kBackward, "blocks.0.norm2", 1, 33, .seen = "blocks.0.mlp", .cut = Cut::kPositions});
-    check({Kind::kBackward, "blocks.0.mlp.inner", 1, 33, .seen = "blocks.0.mlp.down", .cut = Cut::kColumns});
+    check({Kind::kForward, "blocks.1.norm1", 1, 90, Cut::kPositions});
+    check({Kind::kForward, "blocks.0.mlp.down", 1, 90, Cut::kPositions});
+    check({Kind::kForward, "blocks.0.mlp.up", 1, 90, Cut::kColumns});
+    check({Kind::kBackward, "blocks.0.norm2", 1, 33, Cut::kPositions, "blocks.0.mlp"});
+    check({Kind::kBackward, "blocks.0.mlp.inner", 1, 33, Cut::kColumns, "blocks.0.mlp.down"});
     check({Kind::kGradient, "blocks.0.mlp.up.weight", 1, 19});
   }
 }
