@@ -33,6 +33,27 @@ struct EncoderNet : nn::Module {
   }
 };
 
+struct NormInside : nn::Module {
+  nn::LayerNorm& norm = add<nn::LayerNorm>("norm", ls::Shape{16});
+  ls::Tensor forward(const ls::Tensor& x) const override { return norm(x); }
+};
+
+// The norm runs once for each of a rank's pieces of the sequence.
+struct PiecewiseNet : nn::Module {
+  nn::Embedding& tokens = add<nn::Embedding>("tokens", context_training::kVocabulary, 16);
+  NormInside& outer = add<NormInside>("outer");
+  nn::Linear& up = add<nn::Linear>("up", 16, 32);
+  nn::Linear& down = add<nn::Linear>("down", 32, 16);
+  nn::Linear& head = add<nn::Linear>("head", 16, context_training::kVocabulary);
+  explicit PiecewiseNet(bool is_frozen) {
+    for (const nn::Parameter& each : outer.parameters()) each->requires_grad_(!is_frozen);
+  }
+  ls::Tensor forward(const ls::Tensor& ids) const override {
+    const ls::Tensor x = tokens(ids);
+    return head(x + down(ls::gelu(up(outer(x)))));
+  }
+};
+
 struct RecordedModel {
   std::function<std::unique_ptr<nn::Module>()> make;
   par::ParallelPlan plan;
@@ -147,10 +168,25 @@ TEST_CASE("records of attention with repeated heads, and norms of heads, are equ
 }
 
 TEST_CASE("shards of repeated slices, which ranks cut at different elements, are recorded once") {
-  // Of the two slices of the keys, the middle one of three ranks has both and the others have one.
+  // Of the two slices of the keys, the middle one of three ranks has both and the others have one. So the quarter of its
+  // unit ends in the first slice, and that of the other ranks before it.
   const tensor_training::GqaOptions options{.heads = 6, .kv_heads = 2, .repeat = 3};
   const RecordedModel model{.make = [options] { return std::make_unique<tensor_training::GqaModel>(options); },
                             .plan = tensor_training::gqa_plan(options)};
   check_meshes(model, {.micro_batches = 4, .tensor_slices = 6},
-               {{3, {{"tp", 3}}}, {6, {{"fsdp", 2}, {"tp", 3}}}, {6, {{"tp", 6}}}, {6, {{"fsdp", 2}, {"tp", 3}}, 1}});
+               {{3, {{"tp", 3}}}, {6, {{"tp", 6}}}, {12, {{"fsdp", 4}, {"tp", 3}}}});
+}
+
+TEST_CASE("calls of a module for one piece of the sequence are not recorded") {
+  for (const bool is_frozen : {false, true}) {
+    CAPTURE(is_frozen);
+    const RecordedModel model{.make = [is_frozen] { return std::make_unique<PiecewiseNet>(is_frozen); },
+                              .plan = {{"tokens", par::SequenceParallel{}},
+                                       {"outer", par::SequenceParallel{}},
+                                       {"up", par::ColwiseParallel{}},
+                                       {"down", par::RowwiseParallel{}},
+                                       {"head", par::SequenceParallel{}}}};
+    check_meshes(model, {.micro_batches = 4, .tensor_slices = 4, .sequence_parallel = true},
+                 {{1, {{"dp", 1}}}, {2, {{"tp", 2}}}, {4, {{"tp", 4}}}, {4, {{"dp", 2}, {"tp", 2}}}});
+  }
 }
