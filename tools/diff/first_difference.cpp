@@ -99,9 +99,33 @@ void find_element(const RunRecord& run_a, const std::vector<Line>& a, const RunR
 
 // --- tensors ---------------------------------------------------------------------------------------------------------
 
-// Ranks of one run that have the same part with different values.
+// The difference of two lines that is not one of values: "the shapes (2, 3) and (2, 4)". Empty: none.
+std::string other_kind(const Line& a, const Line& b) {
+  if (a.shape != b.shape) return fmt::format("the shapes {} and {}", a.shape.to_string(), b.shape.to_string());
+  if (a.dtype != b.dtype) return fmt::format("the dtypes {} and {}", ls::name(a.dtype), ls::name(b.dtype));
+  return "";
+}
+
+// Ranks of one run that have the same part with different values, or parts of different tensors. Throws if parts overlap.
 std::optional<Difference> difference_within(const RunRecord& run, const Key& key, const std::vector<Line>& lines) {
-  for (const Line& part : parts_of(lines)) {
+  for (const Line& line : lines) {
+    const std::string kind = other_kind(lines[0], line);
+    if (!kind.empty())
+      return Difference{.key = key,
+                        .ranks_a = {lines[0].rank},
+                        .ranks_b = {line.rank},
+                        .what_differs = kind,
+                        .within = run.directory,
+                        .shape = line.shape};
+  }
+  const std::vector<Line> parts = parts_of(lines);
+  const std::int64_t elements = ls::TensorPart::whole(lines[0].shape).numel;
+  if (elements_of(parts) > elements)
+    throw ls::IoError(
+        fmt::format("{}: {}: the parts of ranks {} have {} elements, expected at most the {} of the "
+                    "tensor; no Recorder writes parts that overlap: record the run again",
+                    run.directory, describe(key), fmt::join(ranks_of(parts), ", "), elements_of(parts), elements));
+  for (const Line& part : parts) {
     std::vector<Line> same, other;
     for (const Line& line : lines) {
       if (line.part == part.part) (line.hash == part.hash ? same : other).push_back(line);
@@ -125,14 +149,11 @@ std::optional<Difference> difference_between(const RunRecord& run_a, const std::
   Difference difference{.key = key,
                         .ranks_a = ranks_of(a),
                         .ranks_b = ranks_of(b),
-                        .what_differs = "",
+                        .what_differs = other_kind(a[0], b[0]),
                         .within = "",
                         .shape = a[0].shape};
-  if (a[0].shape != b[0].shape)
-    difference.what_differs = fmt::format("the shapes {} and {}", a[0].shape.to_string(), b[0].shape.to_string());
-  else if (a[0].dtype != b[0].dtype)
-    difference.what_differs = fmt::format("the dtypes {} and {}", ls::name(a[0].dtype), ls::name(b[0].dtype));
-  else if (elements_of(a) != elements_of(b))
+  if (!difference.what_differs.empty()) return difference;
+  if (elements_of(a) != elements_of(b))
     difference.what_differs = fmt::format("the numbers of elements {} and {}", elements_of(a), elements_of(b));
   else if (hash_of(a) != hash_of(b))
     difference.what_differs = "values";

@@ -1,5 +1,6 @@
 // Recorder: steps of every kind, options, directories, errors.
 #include "tests/parallel/step/record_cases.h"
+#include "tools/diff/text.h"
 
 TEST_CASE("a backward that the user calls is recorded like a step") {
   record(kLayouts[0], "reference");
@@ -133,6 +134,40 @@ TEST_CASE("a record that no Recorder has written is an error that names file and
   check_error(first + second + ",\"part\":[0,6,6,4,3]}\n", "a/rank0.jsonl, line 2: \"part\" is no part of the shape");
   check_error(first + "{\"step\":0,\"what\":\"outputs\"}\n", "a/rank0.jsonl, line 2: \"what\" is \"outputs\"");
   CHECK_THROWS_AS(read(first + "{\n"), ls::IoError);
+}
+
+TEST_CASE("ranks with parts of different tensors are named, and parts that overlap are an error") {
+  const auto run_of = [](const std::vector<std::string>& tensors) {
+    diff::RunRecord run{.directory = "a", .tensors = {}};
+    int rank = 0;
+    for (const std::string& tensor : tensors) {
+      const std::string text =
+          "{\"format\":1,\"rank\":0,\"ranks\":[0,1]}\n{\"step\":0,\"what\":\"output\",\"micro_batch\":0,\"name\":"
+          "\"in\","
+          "\"call\":0,\"hash\":\"12\"," +
+          tensor + "}\n";
+      diff::add_rank(run, rank++, std::as_bytes(std::span(text)), "a/rank.jsonl");
+    }
+    return run;
+  };
+  const auto check_named = [&](const std::string& a, const std::string& b, const std::string& want) {
+    const diff::RunRecord run = run_of({a, b});
+    const diff::Comparison comparison = diff::compare(run, run, {});
+    REQUIRE(comparison.first);
+    CHECK(comparison.first->within == "a");
+    CHECK(diff::as_text(comparison, "a", "a").find("rank 0 and rank 1 have " + want) != std::string::npos);
+  };
+  const std::string six = "\"dtype\":\"f32\",\"shape\":[6]";
+  check_named(six, "\"dtype\":\"f32\",\"shape\":[7]", "the shapes (6) and (7)");
+  check_named(six, "\"dtype\":\"bf16\",\"shape\":[6]", "the dtypes f32 and bf16");
+  const diff::RunRecord halves = run_of({six + ",\"part\":[0,3,6,0,3]", six + ",\"part\":[3,3,6,0,3]"}),
+                        overlap = run_of({six + ",\"part\":[0,4,6,0,4]", six + ",\"part\":[3,3,6,0,3]"});
+  CHECK(diff::compare(halves, halves, {}).is_equal());
+  CHECK_THROWS_WITH_AS(
+      (void)diff::compare(overlap, overlap, {}),
+      "a: the output of in in micro-batch 0 of step 0: the parts of ranks 0, 1 have 7 elements, expected "
+      "at most the 6 of the tensor; no Recorder writes parts that overlap: record the run again",
+      ls::IoError);
 }
 
 TEST_CASE("recording changes no bits of gradients that several backwards add up in a shared parameter") {
