@@ -70,7 +70,6 @@ struct Recorder::State final : StepWatcher, std::enable_shared_from_this<State> 
   void add(const RecordKey& key, const Tensor& tensor);
   void add_parameter(const RecordKey& key, const nn::Parameter& parameter, const Tensor& tensor, const TensorPart& part,
                      const Shape& shape);
-  void add_piece(const RecordKey& key, const ShardedParameter& of, const Tensor& tensor);
 
   RecordFile file;
   std::vector<HookHandle> hooks;
@@ -195,7 +194,8 @@ void Recorder::State::gradients_ready() {
   is_running = false;
   if (!is_in_range()) return;
   for (const ShardedParameter& each : source.parameters)
-    add_piece({.step = step, .what = "gradient", .name = each.name}, each, each.parameter.master().grad());
+    add_parameter({.step = step, .what = "gradient", .name = each.name}, each.parameter, each.parameter.master().grad(),
+                  each.part, each.shape);
 }
 
 void Recorder::State::drop_step() {
@@ -229,7 +229,8 @@ void Recorder::State::add_state(std::int64_t after) {
   const bool has_buffers = current->has_same_buffers || !source.group || source.group->rank() == 0;
   for (const ShardedParameter& each : source.parameters) {
     if (!current->has_parameters) break;
-    add_piece({.step = after, .what = "parameter", .name = each.name}, each, each.parameter.master());
+    add_parameter({.step = after, .what = "parameter", .name = each.name}, each.parameter, each.parameter.master(),
+                  each.part, each.shape);
   }
   for (const auto& [name, buffer] : source.module.named_buffers()) {
     if (has_buffers && wants_parameter(name)) add({.step = after, .what = "buffer", .name = name}, buffer.master());
@@ -258,13 +259,6 @@ void Recorder::State::add_parameter(const RecordKey& key, const nn::Parameter& p
   RecordKey of_whole = key;
   of_whole.name = name;
   file.add(of_whole, tensor, slice->part.narrow(part.at(0), part.numel), slice->shape);
-}
-
-// A shard of a copied slice may overlap those of other copies, and an earlier rank records the same elements.
-void Recorder::State::add_piece(const RecordKey& key, const ShardedParameter& of, const Tensor& tensor) {
-  const nn::ParameterSlice* const slice = of.parameter.slice();
-  const bool is_copied_shard = slice && slice->is_copy && of.parameter.sharding() == nn::Sharding::kPiece;
-  if (!is_copied_shard) add_parameter(key, of.parameter, tensor, of.part, of.shape);
 }
 
 // --- the public class ----------------------------------------------------------------------------------------------

@@ -167,7 +167,7 @@ TEST_CASE("records of attention with repeated heads, and norms of heads, are equ
   }
 }
 
-TEST_CASE("shards of repeated slices, which ranks cut at different elements, are recorded once") {
+TEST_CASE("shards of repeated slices are compared, also if ranks cut them at different elements") {
   // Of the two slices of the keys, the middle one of three ranks has both and the others have one. So the quarter of its
   // unit ends in the first slice, and that of the other ranks before it.
   const tensor_training::GqaOptions options{.heads = 6, .kv_heads = 2, .repeat = 3};
