@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "lockstep/nn/module_runner_internal.h"
 #include "lockstep/tensor/random/slice_context_internal.h"

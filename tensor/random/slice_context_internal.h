@@ -45,7 +45,7 @@ struct SliceContext {
     return found;
   }
 
-  // Whether a layer of the open region has a run of so many columns.
+  // Whether a layer of the open region has a run of this many columns.
   bool has_run(std::int64_t width) const {
     return std::ranges::any_of(columns, [width](const Columns& each) { return each.run == width; });
   }

@@ -93,15 +93,17 @@ void train_rank(const Group& group, const RecordedMesh& layout, const RecordedMo
   }
 }
 
-// The run records itself.
+// The runs record themselves.
 void record_in(const std::string& directory, const RecordedMesh& mesh, const RecordedModel& subject,
-               const par::Partition& partition) {
+               const par::Partition& partition, int runs = 1) {
   std::filesystem::remove_all(directory);
   setenv("LOCKSTEP_RECORD", directory.c_str(), 1);
-  if (mesh.ranks == 1)
-    train_rank(nullptr, mesh, subject, partition);
-  else
-    with_threads("local", mesh.ranks, [&](const Group& group) { train_rank(group, mesh, subject, partition); });
+  for (int i = 0; i < runs; ++i) {
+    if (mesh.ranks == 1)
+      train_rank(nullptr, mesh, subject, partition);
+    else
+      with_threads("local", mesh.ranks, [&](const Group& group) { train_rank(group, mesh, subject, partition); });
+  }
   unsetenv("LOCKSTEP_RECORD");
 }
 
@@ -189,4 +191,15 @@ TEST_CASE("calls of a module for one piece of the sequence are not recorded") {
     check_meshes(model, {.micro_batches = 4, .tensor_slices = 4, .sequence_parallel = true},
                  {{1, {{"dp", 1}}}, {2, {{"tp", 2}}}, {4, {{"tp", 4}}}, {4, {{"dp", 2}, {"tp", 2}}}});
   }
+}
+
+TEST_CASE("the second run of a mesh goes to the subdirectory 2 on all ranks") {
+  const RecordedModel model{
+      .make = [] { return std::make_unique<EncoderNet>(); },
+      .plan = {{"blocks.*.linear1", par::ColwiseParallel{}}, {"blocks.*.linear2", par::RowwiseParallel{}}}};
+  record_in("mesh_record_twice", {4, {{"dp", 2}, {"tp", 2}}}, model, {.micro_batches = 4, .tensor_slices = 2}, 2);
+  const diff::RunRecord first = diff::read_run("mesh_record_twice"), second = diff::read_run("mesh_record_twice/2");
+  CHECK(diff::compare(first, second, {}).is_equal());
+  for (int rank = 0; rank < 4; ++rank)
+    CHECK(std::filesystem::exists(fmt::format("mesh_record_twice/2/rank{}.jsonl", rank)));
 }
