@@ -106,8 +106,7 @@ class InnerCheck final : public nn::ModuleRunner {
 // several are possible.
 std::int64_t slice_dimension(const random::SliceContext& context, const Tensor& x, std::int64_t slices) {
   const auto is_cut = [&](std::int64_t size, std::int64_t width) {
-    return size % slices == 0 &&
-           std::ranges::any_of(context.columns, [&](const auto& columns) { return columns.run == width; });
+    return size % slices == 0 && context.has_run(width);
   };
   std::vector<std::int64_t> found;
   const std::int64_t last = x.dim() - 1;

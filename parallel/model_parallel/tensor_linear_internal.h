@@ -22,6 +22,7 @@ class ColwiseRunner final : public SharedRunner {
   ColwiseRunner(std::shared_ptr<const TensorSlices> slices, const std::string& path, const ColwiseParallel& style,
                 std::vector<nn::Parameter> weights, std::vector<nn::Parameter> biases);
   Tensor run(const std::vector<Tensor>& inputs, Forward forward) const override;
+  bool opens_region() const override { return !style_.gather_output; }
 
  private:
   std::shared_ptr<const TensorSlices> slices_;
@@ -36,6 +37,7 @@ class RowwiseRunner final : public SharedRunner {
   RowwiseRunner(std::shared_ptr<const TensorSlices> slices, std::vector<nn::Parameter> weights,
                 const nn::Parameter& bias);
   Tensor run(const std::vector<Tensor>& inputs, Forward forward) const override;
+  bool closes_region() const override { return true; }
 
  private:
   std::shared_ptr<const TensorSlices> slices_;

@@ -133,17 +133,19 @@ std::shared_ptr<Views> views_of(const std::shared_ptr<const TensorSlices>& slice
 std::vector<Tensor> run_for_slices(const std::shared_ptr<const TensorSlices>& slices,
                                    const std::vector<nn::Parameter>& parameters, const std::vector<nn::Buffer>& buffers,
                                    const std::vector<Tensor>& inputs, nn::ModuleRunner::Forward forward) {
+  random::SliceContext* const context = random::slice_context();
+  if (context) context->is_in_slice = true;
+  const Finally outside([&] {
+    if (context) context->is_in_slice = false;
+  });
   std::vector<Tensor> results;
   if (std::ranges::none_of(parameters, [](const nn::Parameter& each) { return each->requires_grad(); })) {
     for (const Tensor& input : inputs) results.push_back(forward({input}));
     return results;
   }
   const std::shared_ptr<Views> views = views_of(slices, parameters, buffers);
-  random::SliceContext* const context = random::slice_context();
-  if (context) context->is_in_slice = true;
   const Finally empty([&] {
     for (nn::ReplicaView& view : *views) view = {};
-    if (context) context->is_in_slice = false;
   });
   for (std::size_t j = 0; j < inputs.size(); ++j) {
     const nn::ReplicaViewGuard guard(&(*views)[j]);

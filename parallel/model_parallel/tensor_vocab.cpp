@@ -126,4 +126,12 @@ Tensor VocabLinearRunner::run(const std::vector<Tensor>& inputs, Forward /*forwa
   return gathers_ ? gather_vocabulary(slices_, own, vocabulary_) : own;
 }
 
+std::optional<SharedRunner::Columns> VocabLinearRunner::output_columns() const {
+  if (gathers_ || slices_->ranks() == 1) return std::nullopt;
+  Columns columns{
+      .first = rows_of_slice(vocabulary_, slices_->first(), slices_->count).first, .count = 0, .of = vocabulary_};
+  for (const nn::Parameter& weight : weights_) columns.count += weight.master().size(0);
+  return columns;
+}
+
 }  // namespace lockstep::parallel

@@ -31,6 +31,8 @@ class VocabLinearRunner final : public SharedRunner {
                     std::vector<nn::Parameter> biases, std::int64_t vocabulary, bool gathers);
   Tensor run(const std::vector<Tensor>& inputs, Forward forward) const override;
 
+  std::optional<Columns> output_columns() const override;
+
   const std::shared_ptr<const TensorSlices>& slices() const { return slices_; }
   std::int64_t vocabulary() const { return vocabulary_; }
   bool gathers() const { return gathers_; }

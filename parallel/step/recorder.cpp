@@ -15,25 +15,39 @@
 #include "lockstep/base/environment_internal.h"
 #include "lockstep/base/warning.h"
 #include "lockstep/nn/module_internal.h"
+#include "lockstep/parallel/step/activation_part_internal.h"
 #include "lockstep/parallel/step/record_file_internal.h"
+#include "lockstep/parallel/step/shared_runner_internal.h"
 #include "lockstep/parallel/step/step_watchers_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
 #include "lockstep/tensor/random/random.h"
 
 namespace lockstep::parallel {
+namespace {
+
+// As the group of init_process_group numbers them. A null group: this process alone.
+int rank_in(const ProcessGroup* group) { return group ? group->global_rank(group->rank()) : 0; }
+
+std::vector<int> ranks_of(const ProcessGroup* group) {
+  std::vector<int> ranks;
+  for (int r = 0; group && r < group->size(); ++r) ranks.push_back(group->global_rank(r));
+  return group ? ranks : std::vector<int>{0};
+}
+
+}  // namespace
 
 // Hooks refer to it weakly, because those in graphs may outlive the Recorder. Replicas run at the same time: the mutex
 // guards what follows it.
 struct Recorder::State final : StepWatcher, std::enable_shared_from_this<State> {
   State(Source of_run, const std::string& directory, RecorderOptions of_record)
       : source(std::move(of_run)), options(std::move(of_record)),
-        file(directory, ranks()[source.group ? static_cast<std::size_t>(source.group->rank()) : 0], ranks(),
-             options.values) {}
+        file(directory, rank_in(all_ranks(source.module, source.group).get()),
+             ranks_of(all_ranks(source.module, source.group).get()), options.values) {}
 
   void install(nn::Module& module, const std::string& path);
   void remove_hooks();
-  void begin_forward(const std::string& path, const std::vector<Tensor>& inputs);
-  void end_forward(const std::string& path, const Tensor& output);
+  void begin_forward(const std::string& path, const ModuleActivations& activations, const std::vector<Tensor>& inputs);
+  void end_forward(const std::string& path, const ModuleActivations& activations, const Tensor& output);
   void begin_step(const WatchedStep& next) override;
   void gradients_ready() override;
   void drop_step() override;
@@ -43,19 +57,19 @@ struct Recorder::State final : StepWatcher, std::enable_shared_from_this<State> 
   const RecorderOptions options;
 
  private:
-  std::vector<int> ranks() const;
   bool is_in_range() const;
   bool is_recording() const { return is_running && is_in_range(); }
   bool wants(std::string_view path) const;
   bool wants_parameter(std::string_view name) const { return wants(nn::module_path(name)); }
   void hook_parameters(int micro_batch);
   void remove_leaf_hooks();
-  void hook_input(const std::string& path, int micro_batch, const Tensor& input);
+  void hook_input(const std::string& path, const ModuleActivations& activations, int micro_batch, const Tensor& input);
   void end_step();
   void add_state(std::int64_t after);
   RecordKey key(const char* what, int micro_batch, const std::string& name);
   void add(const RecordKey& key, const Tensor& tensor);
-  void add_part(const RecordKey& key, const ShardedParameter& of, const Tensor& tensor);
+  void add_parameter(const RecordKey& key, const nn::Parameter& parameter, const Tensor& tensor, const TensorPart& part,
+                     const Shape& shape);
 
   RecordFile file;
   std::vector<HookHandle> hooks;
@@ -74,14 +88,16 @@ struct Recorder::State final : StepWatcher, std::enable_shared_from_this<State> 
 // --- hooks on the modules ------------------------------------------------------------------------------------------
 
 void Recorder::State::install(nn::Module& module, const std::string& path) {
+  const ModuleActivations activations(module);
   hooks.push_back(module.register_forward_pre_hook(
-      [weak = weak_from_this(), path](const nn::Module&, const std::vector<Tensor>& inputs) {
-        if (const auto state = weak.lock()) state->begin_forward(path, inputs);
+      [weak = weak_from_this(), path, activations](const nn::Module&, const std::vector<Tensor>& inputs) {
+        if (const auto state = weak.lock()) state->begin_forward(path, activations, inputs);
         return std::vector<Tensor>();
       }));
-  hooks.push_back(module.register_forward_hook(
-      [weak = weak_from_this(), path](const nn::Module&, const std::vector<Tensor>&, const Tensor& output) {
-        if (const auto state = weak.lock()) state->end_forward(path, output);
+  hooks.push_back(
+      module.register_forward_hook([weak = weak_from_this(), path, activations](
+                                       const nn::Module&, const std::vector<Tensor>&, const Tensor& output) {
+        if (const auto state = weak.lock()) state->end_forward(path, activations, output);
         return Tensor();
       }));
   for (nn::Module* const child : module.children()) install(*child, nn::join(path, child->name()));
@@ -98,7 +114,8 @@ void Recorder::State::remove_leaf_hooks() {
   leaves.clear();
 }
 
-void Recorder::State::begin_forward(const std::string& path, const std::vector<Tensor>& inputs) {
+void Recorder::State::begin_forward(const std::string& path, const ModuleActivations& activations,
+                                    const std::vector<Tensor>& inputs) {
   if (!autograd::grad_mode()) return;
   const std::lock_guard lock(mutex);
   const int micro_batch = random::current_micro_batch();
@@ -109,13 +126,15 @@ void Recorder::State::begin_forward(const std::string& path, const std::vector<T
   for (const Tensor& input : inputs) {
     if (path.empty() && !autograd::is_recomputing() && input.defined()) add(key("input", micro_batch, ""), input);
   }
-  if (wants(path) && !inputs.empty()) hook_input(path, micro_batch, inputs[0]);
+  if (wants(path) && !inputs.empty()) hook_input(path, activations, micro_batch, inputs[0]);
 }
 
-void Recorder::State::end_forward(const std::string& path, const Tensor& output) {
+void Recorder::State::end_forward(const std::string& path, const ModuleActivations& activations, const Tensor& output) {
   if (!autograd::grad_mode() || autograd::is_recomputing() || !output.defined()) return;
   const std::lock_guard lock(mutex);
-  if (is_recording() && wants(path)) add(key("output", random::current_micro_batch(), path), output);
+  if (!is_recording() || !wants(path)) return;
+  if (const std::optional<ActivationPart> place = activations.of_output(output))
+    file.add(key("output", random::current_micro_batch(), path), output, place->part, place->shape);
 }
 
 // Records the gradients of this micro-batch's backward. A replica has parameters of its own; where micro-batches share
@@ -128,26 +147,32 @@ void Recorder::State::hook_parameters(int micro_batch) {
     auto& [kept, hook] = leaves[&leaf.impl()];
     hook.remove();
     kept = leaf;
-    hook = leaf.register_hook([weak = weak_from_this(), name = name, micro_batch](const Tensor& gradient) {
-      const auto state = weak.lock();
-      if (!state) return Tensor();
-      const std::lock_guard lock(state->mutex);
-      state->has_backward = true;
-      if (state->is_in_range() && state->wants_parameter(name))
-        state->add(state->key("micro_batch_gradient", micro_batch, name), gradient);
-      return Tensor();
-    });
+    hook = leaf.register_hook(
+        [weak = weak_from_this(), name = name, parameter = parameter, micro_batch](const Tensor& gradient) {
+          const auto state = weak.lock();
+          if (!state) return Tensor();
+          const std::lock_guard lock(state->mutex);
+          state->has_backward = true;
+          if (state->is_in_range())
+            state->add_parameter(state->key("micro_batch_gradient", micro_batch, name), parameter, gradient,
+                                 TensorPart::whole(gradient.shape()), gradient.shape());
+          return Tensor();
+        });
   }
 }
 
 // Calls count in the order of backward, which is that of all modes, also if forward is repeated.
-void Recorder::State::hook_input(const std::string& path, int micro_batch, const Tensor& input) {
+void Recorder::State::hook_input(const std::string& path, const ModuleActivations& activations, int micro_batch,
+                                 const Tensor& input) {
   if (!input.defined() || !input.requires_grad() || input.is_leaf()) return;
-  input.register_hook([weak = weak_from_this(), path, micro_batch](const Tensor& gradient) {
+  const std::optional<ActivationPart> place = activations.of_input(input);
+  if (!place) return;
+  input.register_hook([weak = weak_from_this(), path, micro_batch, place = *place](const Tensor& gradient) {
     const auto state = weak.lock();
     if (!state) return Tensor();
     const std::lock_guard lock(state->mutex);
-    if (state->is_in_range()) state->add(state->key("input_gradient", micro_batch, path), gradient);
+    if (state->is_in_range())
+      state->file.add(state->key("input_gradient", micro_batch, path), gradient, place.part, place.shape);
     return Tensor();
   });
 }
@@ -169,7 +194,8 @@ void Recorder::State::gradients_ready() {
   is_running = false;
   if (!is_in_range()) return;
   for (const ShardedParameter& each : source.parameters)
-    add_part({.step = step, .what = "gradient", .name = each.name}, each, each.parameter.master().grad());
+    add_parameter({.step = step, .what = "gradient", .name = each.name}, each.parameter, each.parameter.master().grad(),
+                  each.part, each.shape);
 }
 
 void Recorder::State::drop_step() {
@@ -203,20 +229,13 @@ void Recorder::State::add_state(std::int64_t after) {
   const bool has_buffers = current->has_same_buffers || !source.group || source.group->rank() == 0;
   for (const ShardedParameter& each : source.parameters) {
     if (!current->has_parameters) break;
-    add_part({.step = after, .what = "parameter", .name = each.name}, each, each.parameter.master());
+    add_parameter({.step = after, .what = "parameter", .name = each.name}, each.parameter, each.parameter.master(),
+                  each.part, each.shape);
   }
   for (const auto& [name, buffer] : source.module.named_buffers()) {
     if (has_buffers && wants_parameter(name)) add({.step = after, .what = "buffer", .name = name}, buffer.master());
   }
   file.flush();
-}
-
-// The group's ranks, as the group of init_process_group numbers them.
-std::vector<int> Recorder::State::ranks() const {
-  if (!source.group) return {0};
-  std::vector<int> ranks;
-  for (int r = 0; r < source.group->size(); ++r) ranks.push_back(source.group->global_rank(r));
-  return ranks;
 }
 
 // The next call.
@@ -229,10 +248,17 @@ void Recorder::State::add(const RecordKey& key, const Tensor& tensor) {
   file.add(key, tensor, TensorPart::whole(tensor.shape()), tensor.shape());
 }
 
-// `tensor` has the elements of the parameter that this rank has.
-void Recorder::State::add_part(const RecordKey& key, const ShardedParameter& of, const Tensor& tensor) {
-  if (!tensor.defined() || tensor.numel() == 0 || !wants_parameter(of.name)) return;
-  file.add(key, tensor, of.part, of.shape);
+// `tensor` has the elements `part` of a parameter with this shape. Those of a slice are recorded as a part of the parameter
+// that it was cut from.
+void Recorder::State::add_parameter(const RecordKey& key, const nn::Parameter& parameter, const Tensor& tensor,
+                                    const TensorPart& part, const Shape& shape) {
+  if (!tensor.defined() || tensor.numel() == 0 || !wants_parameter(key.name)) return;
+  const nn::ParameterSlice* const slice = parameter.slice();
+  if (!slice) return file.add(key, tensor, part, shape);
+  const std::string name = nn::ListedTensor{.name = std::string(key.name), .tensor = {}, .slice = slice}.whole_name();
+  RecordKey of_whole = key;
+  of_whole.name = name;
+  file.add(of_whole, tensor, slice->part.narrow(part.at(0), part.numel), slice->shape);
 }
 
 // --- the public class ----------------------------------------------------------------------------------------------
@@ -253,6 +279,13 @@ Recorder::~Recorder() {
 
 void Recorder::watch(StepWatchers& watchers) const { watchers.add(state_); }
 
+// All ranks that share the state of the run: those of its group or, if tensor parallelism has cut the model, of the mesh.
+std::shared_ptr<ProcessGroup> Recorder::all_ranks(nn::Module& module, const std::shared_ptr<ProcessGroup>& group) {
+  const std::shared_ptr<const SharedRunner> cut = model_runner(module);
+  if (!cut) return group;
+  return cut->mesh ? cut->mesh : cut->group;
+}
+
 // All ranks of a run take the same number, also if some of them have had fewer runs. Ranks may be threads.
 std::string Recorder::next_directory(ProcessGroup* group) {
   static struct {
@@ -261,7 +294,7 @@ std::string Recorder::next_directory(ProcessGroup* group) {
   } recorded;
   const std::optional<std::string> directory = environment("LOCKSTEP_RECORD");
   if (!directory) return "";
-  const int rank = group ? group->rank() : 0;
+  const int rank = rank_in(group);
   std::unique_lock lock(recorded.mutex);
   int run = recorded.runs[{*directory, rank}] + 1;
   lock.unlock();

@@ -10,7 +10,8 @@
 /// Each rank writes a file of its own with a hash of each tensor: of the model's inputs, of every module's output and
 /// of the gradient of its first input, of each parameter's gradient in each micro-batch and after the reduction, and of
 /// all parameters and buffers before the first step and after every step. The hash is a sum over the elements, so the
-/// hashes of the parts of a sharded parameter add up to that of the whole one. Recording changes no bits.
+/// hashes of the parts of a sharded parameter add up to that of the whole one, and so do those of tensor slices and of
+/// activations that tensor parallelism has cut. Recording changes no bits.
 ///
 /// Without a change of the program, the environment variable LOCKSTEP_RECORD names the directory, and
 /// LOCKSTEP_RECORD_VALUES=1 adds the values; the second run of a process is then recorded in the subdirectory 2, and so
@@ -51,7 +52,7 @@ class Recorder {
   /// For the constructors of runs: a Recorder if LOCKSTEP_RECORD is set, else null.
   template <class Mode>
   static std::shared_ptr<Recorder> from_environment(Mode& run) {
-    const std::string directory = next_directory(run.group().get());
+    const std::string directory = next_directory(all_ranks(run.module(), run.group()).get());
     return directory.empty() ? nullptr : std::make_shared<Recorder>(run, directory, environment_options());
   }
   /// Records the parameters after the last step. A failure is a warning.
@@ -72,6 +73,7 @@ class Recorder {
   };
   Recorder(Source source, const std::string& directory, const RecorderOptions& options);
   void watch(StepWatchers& watchers) const;
+  static std::shared_ptr<ProcessGroup> all_ranks(nn::Module& module, const std::shared_ptr<ProcessGroup>& group);
   static std::string next_directory(ProcessGroup* group);
   static RecorderOptions environment_options();
 

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -23,6 +24,16 @@ class SharedRunner : public nn::ModuleRunner {
   const std::shared_ptr<ProcessGroup> group;
   const std::shared_ptr<ProcessGroup> mesh;    // all ranks of the mesh of which `group` is an axis; null: not known
   std::int64_t runs() const { return runs_; }  // so far
+
+  // How the module's activations are cut over the ranks of `group`. The input of a layer that opens a region is whole, and
+  // its output has this rank's columns; the other way round for one that closes it.
+  virtual bool opens_region() const { return false; }
+  virtual bool closes_region() const { return false; }
+  struct Columns {
+    std::int64_t first, count, of;  // columns [first, first + count) of the last dimension
+  };
+  // Of an output that is cut without a region; null: it is whole, or has this rank's positions.
+  virtual std::optional<Columns> output_columns() const { return std::nullopt; }
 
  protected:
   void count_run() const { ++runs_; }

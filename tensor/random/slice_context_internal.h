@@ -1,6 +1,7 @@
 // The slices that a thread computes with: where this rank's columns or heads lie among those of all ranks. Not installed.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -62,6 +63,11 @@ struct SliceContext {
     }
     const bool has_positions = positions > 0 && shape.dim() >= 2 && shape[shape.size() - 2] == positions;
     return has_positions ? Share{.run = positions * width, .ranks = ranks, .rank = rank} : Share{};
+  }
+
+  // Whether a layer of the open region has a run of this many columns.
+  bool has_run(std::int64_t width) const {
+    return std::ranges::any_of(columns, [width](const Columns& each) { return each.run == width; });
   }
 
   int ranks = 1, rank = 0;

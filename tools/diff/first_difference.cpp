@@ -33,11 +33,52 @@ std::vector<int> ranks_of(const std::vector<Line>& lines) {
   return ranks;
 }
 
-// One line for each part of the tensor, from the lowest rank that has it.
-std::vector<Line> parts_of(const std::vector<Line>& lines) {
+// One line for each different part of the tensor, from the lowest rank that has it.
+std::vector<Line> distinct_parts(const std::vector<Line>& lines) {
   std::vector<Line> parts;
   for (const Line& line : lines) {
     if (std::ranges::none_of(parts, [&](const Line& each) { return each.part == line.part; })) parts.push_back(line);
+  }
+  return parts;
+}
+
+std::int64_t end_of(const Line& line) { return line.part.begin + line.part.numel; }
+
+bool is_of_slice(const Line& a, const Line& b) {
+  return a.part.first == b.part.first && a.part.run == b.part.run && a.part.stride == b.part.stride;
+}
+
+bool overlaps(const Line& a, const Line& b) {
+  return is_of_slice(a, b) && a.part.begin < end_of(b) && b.part.begin < end_of(a);
+}
+
+bool contains(const std::vector<Line>& parts, const Line& part) {
+  return std::ranges::any_of(parts, [&](const Line& each) { return each.part == part.part; });
+}
+
+// `part`, with the parts of the same slice before and after it, each of which begins where the last one ends. Ranks along
+// tp may cut the same elements at different places, because their shards hold other slices as well.
+std::vector<Line> row_of(const std::vector<Line>& parts, const Line& part) {
+  std::vector<Line> row{part};
+  const auto next = [&](const auto& follows) {
+    return std::ranges::find_if(
+        parts, [&](const Line& each) { return each.part.numel > 0 && is_of_slice(each, part) && follows(each); });
+  };
+  const auto after = [&](const Line& each) { return each.part.begin == end_of(row.back()); };
+  const auto before = [&](const Line& each) { return end_of(each) == row.front().part.begin; };
+  for (auto found = next(after); found != parts.end(); found = next(after)) row.push_back(*found);
+  for (auto found = next(before); found != parts.end(); found = next(before)) row.insert(row.begin(), *found);
+  return row;
+}
+
+// Parts that have each element of the tensor once, if the ranks have all of them.
+std::vector<Line> parts_of(const std::vector<Line>& lines) {
+  const std::vector<Line> distinct = distinct_parts(lines);
+  std::vector<Line> parts;
+  for (const Line& part : distinct) {
+    const auto overlaps_part = [&](const Line& each) { return each.part == part.part || overlaps(each, part); };
+    if (std::ranges::any_of(parts, overlaps_part)) continue;
+    for (const Line& each : row_of(distinct, part)) parts.push_back(each);
   }
   return parts;
 }
@@ -99,9 +140,54 @@ void find_element(const RunRecord& run_a, const std::vector<Line>& a, const RunR
 
 // --- tensors ---------------------------------------------------------------------------------------------------------
 
+// The difference of two lines that is not one of values: "the shapes (2, 3) and (2, 4)". Empty: none.
+std::string other_kind(const Line& a, const Line& b) {
+  if (a.shape != b.shape) return fmt::format("the shapes {} and {}", a.shape.to_string(), b.shape.to_string());
+  if (a.dtype != b.dtype) return fmt::format("the dtypes {} and {}", ls::name(a.dtype), ls::name(b.dtype));
+  return "";
+}
+
+// Ranks of one run that have parts of different tensors.
+std::optional<Difference> other_tensor_within(const RunRecord& run, const Key& key, const std::vector<Line>& lines) {
+  for (const Line& line : lines) {
+    const std::string kind = other_kind(lines[0], line);
+    if (kind.empty()) continue;
+    return Difference{.key = key,
+                      .ranks_a = {lines[0].rank},
+                      .ranks_b = {line.rank},
+                      .what_differs = kind,
+                      .within = run.directory,
+                      .shape = line.shape};
+  }
+  return std::nullopt;
+}
+
+// Ranks of one run that have the same elements, cut at different places, with different values.
+std::optional<Difference> overlap_within(const RunRecord& run, const Key& key, const std::vector<Line>& lines) {
+  const std::vector<Line> distinct = distinct_parts(lines), parts = parts_of(lines);
+  for (const Line& other : distinct) {
+    if (contains(parts, other)) continue;
+    const std::vector<Line> row = row_of(distinct, *std::ranges::find_if(
+                                                       parts, [&](const Line&each) { return overlaps(each, other); })),
+                            other_row = row_of(distinct, other);
+    const bool has_same_elements =
+        row.front().part.begin == other_row.front().part.begin && elements_of(row) == elements_of(other_row);
+    if (!has_same_elements || hash_of(row) == hash_of(other_row)) continue;
+    Difference difference{.key = key,
+                          .ranks_a = ranks_of(row),
+                          .ranks_b = ranks_of(other_row),
+                          .what_differs = "values",
+                          .within = run.directory,
+                          .shape = other.shape};
+    find_element(run, row, run, other_row, difference);
+    return difference;
+  }
+  return std::nullopt;
+}
+
 // Ranks of one run that have the same part with different values.
-std::optional<Difference> difference_within(const RunRecord& run, const Key& key, const std::vector<Line>& lines) {
-  for (const Line& part : parts_of(lines)) {
+std::optional<Difference> same_part_within(const RunRecord& run, const Key& key, const std::vector<Line>& lines) {
+  for (const Line& part : distinct_parts(lines)) {
     std::vector<Line> same, other;
     for (const Line& line : lines) {
       if (line.part == part.part) (line.hash == part.hash ? same : other).push_back(line);
@@ -119,20 +205,36 @@ std::optional<Difference> difference_within(const RunRecord& run, const Key& key
   return std::nullopt;
 }
 
+std::optional<Difference> difference_within(const RunRecord& run, const Key& key, const std::vector<Line>& lines) {
+  std::optional<Difference> difference = other_tensor_within(run, key, lines);
+  if (!difference) difference = same_part_within(run, key, lines);
+  if (!difference) difference = overlap_within(run, key, lines);
+  return difference;
+}
+
+// Throws if parts of different slices overlap.
+void check_parts(const RunRecord& run, const Key& key, const std::vector<Line>& parts) {
+  const std::int64_t elements = ls::TensorPart::whole(parts[0].shape).numel;
+  if (elements_of(parts) > elements)
+    throw ls::IoError(
+        fmt::format("{}: {}: the parts of ranks {} have {} elements, expected at most the {} of the "
+                    "tensor; no Recorder writes slices that overlap: record the run again",
+                    run.directory, describe(key), fmt::join(ranks_of(parts), ", "), elements_of(parts), elements));
+}
+
 std::optional<Difference> difference_between(const RunRecord& run_a, const std::vector<Line>& lines_a,
                                              const RunRecord& run_b, const std::vector<Line>& lines_b, const Key& key) {
   const std::vector<Line> a = parts_of(lines_a), b = parts_of(lines_b);
+  check_parts(run_a, key, a);
+  check_parts(run_b, key, b);
   Difference difference{.key = key,
                         .ranks_a = ranks_of(a),
                         .ranks_b = ranks_of(b),
-                        .what_differs = "",
+                        .what_differs = other_kind(a[0], b[0]),
                         .within = "",
                         .shape = a[0].shape};
-  if (a[0].shape != b[0].shape)
-    difference.what_differs = fmt::format("the shapes {} and {}", a[0].shape.to_string(), b[0].shape.to_string());
-  else if (a[0].dtype != b[0].dtype)
-    difference.what_differs = fmt::format("the dtypes {} and {}", ls::name(a[0].dtype), ls::name(b[0].dtype));
-  else if (elements_of(a) != elements_of(b))
+  if (!difference.what_differs.empty()) return difference;
+  if (elements_of(a) != elements_of(b))
     difference.what_differs = fmt::format("the numbers of elements {} and {}", elements_of(a), elements_of(b));
   else if (hash_of(a) != hash_of(b))
     difference.what_differs = "values";

@@ -49,6 +49,7 @@ struct Comparison {
   bool is_equal() const { return !first && steps_only_a + steps_only_b == 0; }
 };
 
+// Throws lockstep::IoError for slices that overlap, and for a filter that leaves nothing.
 Comparison compare(const RunRecord& a, const RunRecord& b, const Filter& filter);
 
 // "the output of blocks.0 in micro-batch 3 of step 2"

@@ -60,8 +60,9 @@ std::string element_text(const Difference& difference, const std::string& a, con
 
 std::string text_of(const Difference& difference, const std::string& a, const std::string& b) {
   if (!difference.within.empty())
-    return fmt::format("The ranks of {} disagree: {}\n  {} and {} have different values\n{}", difference.within,
+    return fmt::format("The ranks of {} disagree: {}\n  {} and {} have {}\n{}", difference.within,
                        describe(difference.key), ranks_text(difference.ranks_a), ranks_text(difference.ranks_b),
+                       difference.what_differs == "values" ? "different values" : difference.what_differs,
                        element_text(difference, ranks_text(difference.ranks_a), ranks_text(difference.ranks_b))) +
            "Check code that depends on the rank, options that differ between ranks, and buffers.\n";
   std::string text = fmt::format("First difference: {}\n", describe(difference.key));

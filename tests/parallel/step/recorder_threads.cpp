@@ -1,5 +1,8 @@
 // Recorder: steps of every kind, options, directories, errors.
+#include <fmt/format.h>
+
 #include "tests/parallel/step/record_cases.h"
+#include "tools/diff/text.h"
 
 TEST_CASE("a backward that the user calls is recorded like a step") {
   record(kLayouts[0], "reference");
@@ -133,6 +136,55 @@ TEST_CASE("a record that no Recorder has written is an error that names file and
   check_error(first + second + ",\"part\":[0,6,6,4,3]}\n", "a/rank0.jsonl, line 2: \"part\" is no part of the shape");
   check_error(first + "{\"step\":0,\"what\":\"outputs\"}\n", "a/rank0.jsonl, line 2: \"what\" is \"outputs\"");
   CHECK_THROWS_AS(read(first + "{\n"), ls::IoError);
+}
+
+TEST_CASE("ranks with parts of different tensors are named, and those that cut the same elements at other places") {
+  const auto run_of = [](const std::vector<std::string>& tensors) {
+    diff::RunRecord run{.directory = "a", .tensors = {}};
+    int rank = 0;
+    for (const std::string& tensor : tensors) {
+      const std::string text =
+          "{\"format\":1,\"rank\":0,\"ranks\":[0,1]}\n{\"step\":0,\"what\":\"output\",\"micro_batch\":0,\"name\":"
+          "\"in\","
+          "\"call\":0," +
+          tensor + "}\n";
+      diff::add_rank(run, rank++, std::as_bytes(std::span(text)), "a/rank.jsonl");
+    }
+    return run;
+  };
+  const auto check_named = [&](const std::vector<std::string>& tensors, const std::string& want) {
+    const diff::RunRecord run = run_of(tensors);
+    const diff::Comparison comparison = diff::compare(run, run, {});
+    REQUIRE(comparison.first);
+    CHECK(comparison.first->within == "a");
+    CHECK(diff::as_text(comparison, "a", "a").find(want) != std::string::npos);
+  };
+  const std::string six = "\"hash\":\"12\",\"dtype\":\"f32\",\"shape\":[6]";
+  check_named({six, "\"hash\":\"12\",\"dtype\":\"f32\",\"shape\":[7]"},
+              "rank 0 and rank 1 have the shapes (6) and (7)");
+  check_named({six, "\"hash\":\"12\",\"dtype\":\"bf16\",\"shape\":[6]"},
+              "rank 0 and rank 1 have the dtypes f32 and bf16");
+  // Elements [begin, begin + numel) of six in two rows of three, or of a slice of these: its first element, run and stride.
+  const auto part = [](int begin, int numel, int hash, const std::string& slice = "0,6,6") {
+    return fmt::format("\"hash\":\"{}\",\"dtype\":\"f32\",\"shape\":[2,3],\"part\":[{},{},{}]", hash, slice, begin,
+                       numel);
+  };
+  const auto check_equal = [&](const std::vector<std::string>& tensors) {
+    const diff::RunRecord run = run_of(tensors), whole = run_of({part(0, 6, 9)});
+    CHECK(diff::compare(run, whole, {}).is_equal());
+  };
+  check_equal({part(0, 4, 5), part(4, 2, 4), part(0, 2, 2), part(2, 4, 7)});
+  check_equal({part(0, 4, 5), part(0, 2, 2), part(2, 2, 3), part(4, 2, 4)});  // the last part continues both
+  check_equal({part(1, 3, 2, "0,2,3"), part(0, 1, 1, "0,2,3"), part(0, 4, 3, "0,2,3"), part(0, 2, 6, "2,1,3")});
+  check_named({part(0, 4, 5), part(4, 2, 4), part(0, 2, 2), part(2, 4, 8)},
+              "ranks 0, 1 and ranks 2, 3 have different values");
+  check_named({part(0, 4, 5), part(0, 2, 2), part(2, 2, 4), part(4, 2, 4)}, "have different values");
+  const diff::RunRecord overlap = run_of({part(0, 6, 1), part(0, 4, 1, "0,2,3")});
+  CHECK_THROWS_WITH_AS(
+      (void)diff::compare(overlap, overlap, {}),
+      "a: the output of in in micro-batch 0 of step 0: the parts of ranks 0, 1 have 10 elements, expected "
+      "at most the 6 of the tensor; no Recorder writes slices that overlap: record the run again",
+      ls::IoError);
 }
 
 TEST_CASE("recording changes no bits of gradients that several backwards add up in a shared parameter") {
