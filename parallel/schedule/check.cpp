@@ -134,7 +134,7 @@ void Check::find_rows() {
     const auto& actions = rows_[static_cast<std::size_t>(rank)];
     for (int row = 0; row < static_cast<int>(actions.size()); ++row) {
       int& before = found(at(rank, row));
-      if (before != kNone) fail(rank, row, fmt::format("is there twice, also in row {}", before));
+      if (before != kNone) fail(rank, row, fmt::format("is a duplicate of row {}", before));
       before = row;
     }
   }
@@ -295,11 +295,11 @@ void Check::fail_deadlock(const ScheduleRows& all, const ScheduleRun& run) {
   const int first = rank;
   while (!is_seen[static_cast<std::size_t>(rank)]) {
     is_seen[static_cast<std::size_t>(rank)] = true;
-    const auto [other, verb] = needed(all, blocked_at(rank));
+    const auto [other, relation] = needed(all, blocked_at(rank));
     rank = rank_of(other.stage);
     const ScheduleAction waits_for = shown(other), before = shown(blocked_at(rank));
-    why += fmt::format("{}{} {} of rank {}, row {}", why.empty() ? "" : ", which ", verb, waits_for.to_string(), rank,
-                       found(waits_for));
+    why += fmt::format("{}{} {} of rank {}, row {}", why.empty() ? "" : ", which ", relation, waits_for.to_string(),
+                       rank, found(waits_for));
     if (waits_for != before) why += fmt::format(", which comes after {} of row {}", before.to_string(), found(before));
   }
   fail(first, found(shown(blocked_at(first))), why + ": no rank can go on");

@@ -102,7 +102,7 @@ void ScheduleRun::compute(std::size_t rank, const ScheduleAction& action) {
 Timeline ScheduleRun::timeline() && {
   for (const RankState& state : ranks_) timeline_.seconds = std::max(timeline_.seconds, state.now);
   for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-    if (timeline_.seconds > 0) timeline_.ranks[rank].idle = 1 - ranks_[rank].busy / timeline_.seconds;
+    if (timeline_.seconds > 0) timeline_.ranks[rank].idle = std::max(0.0, 1 - ranks_[rank].busy / timeline_.seconds);
     timeline_.idle += timeline_.ranks[rank].idle / size_.ranks;
   }
   return std::move(timeline_);

@@ -113,13 +113,13 @@ TEST_CASE("missing actions are named") {
   CHECK(error_of({{}, {}}) == "ScheduleTable: there are no actions");
 }
 
-TEST_CASE("actions that are there twice are named with both rows") {
+TEST_CASE("duplicate actions are named with both rows") {
   ScheduleRows table = rows(Schedule::kGPipe, 3, 4);
   table[2].push_back({ActionKind::kForward, 2, 1});
-  CHECK(first_line(table) == "ScheduleTable: rank 2, row 8, 2F1: is there twice, also in row 1");
+  CHECK(first_line(table) == "ScheduleTable: rank 2, row 8, 2F1: is a duplicate of row 1");
   table = with_messages(Schedule::kGPipe, 3, 4);
   table[2].push_back({ActionKind::kReduce, 2, 3});
-  CHECK(first_line(table).find("2REDUCE_GRAD: is there twice, also in row ") != std::string::npos);
+  CHECK(first_line(table).find("2REDUCE_GRAD: is a duplicate of row ") != std::string::npos);
 }
 
 TEST_CASE("backward before forward, and W before I, are named") {
