@@ -149,13 +149,16 @@ std::string schedule_text(const SeenSchedule& seen) {
     messages = fmt::format(
         "{} between stages, each with {} messages: the outputs of each micro-batch, and their gradients.",
         boundaries == 1 ? "1 boundary" : fmt::format("{} boundaries", boundaries), seen.timeline.messages[0]);
+  const std::string rows = rows_text(seen);
+  const bool has_messages = rows.find('_') != std::string::npos;
   return fmt::format(
              "{}\n0F3: stage 0, forward, micro-batch 3. B is backward: I, the gradients of inputs, and W, those of\n"
-             "parameters. A column is a time step if each action takes one.\n\n{}\n"
+             "parameters.{}\n\n{}\n"
              "With F {:g}, I {:g}, W {:g} and B = I + W for a micro-batch in all chunks of a rank\n"
              "step        {:g}{}\nidle        {} of the step, {} of the work\n{}",
-             schedule_title(seen), rows_text(seen), seen.costs.forward, seen.costs.backward_input,
-             seen.costs.backward_weight, seen.timeline.seconds, formula_text(seen), percent(seen.timeline.idle),
-             percent(seen.timeline.seconds / seen.work() - 1), ranks_text(seen)) +
+             schedule_title(seen), has_messages ? "" : " A column is a time step if each action takes one.", rows,
+             seen.costs.forward, seen.costs.backward_input, seen.costs.backward_weight, seen.timeline.seconds,
+             formula_text(seen), percent(seen.timeline.idle), percent(seen.timeline.seconds / seen.work() - 1),
+             ranks_text(seen)) +
          messages + "\n" + comparison_text(seen);
 }

@@ -285,15 +285,16 @@ std::pair<ScheduleAction, const char*> Check::needed(const ScheduleRows& all, co
           "sends a message, and two are not yet read by"};
 }
 
-// Follows the blocked ranks from the first one to the first that appears twice.
+// Follows the blocked ranks from the first one to the first that appears twice, or some steps in a long pipeline.
 void Check::fail_deadlock(const ScheduleRows& all, const ScheduleRun& run) {
   const auto blocked_at = [&](int rank) { return all[static_cast<std::size_t>(rank)][run.row(rank)]; };
-  int rank = 0;
+  constexpr int kMostSteps = 8;
+  int rank = 0, steps = 0;
   while (run.row(rank) == all[static_cast<std::size_t>(rank)].size()) ++rank;
   std::vector<bool> is_seen(rows_.size(), false);
   std::string why;
   const int first = rank;
-  while (!is_seen[static_cast<std::size_t>(rank)]) {
+  while (!is_seen[static_cast<std::size_t>(rank)] && ++steps <= kMostSteps) {
     is_seen[static_cast<std::size_t>(rank)] = true;
     const auto [other, relation] = needed(all, blocked_at(rank));
     rank = rank_of(other.stage);
@@ -302,7 +303,8 @@ void Check::fail_deadlock(const ScheduleRows& all, const ScheduleRun& run) {
                        rank, found(waits_for));
     if (waits_for != before) why += fmt::format(", which comes after {} of row {}", before.to_string(), found(before));
   }
-  fail(first, found(shown(blocked_at(first))), why + ": no rank can go on");
+  fail(first, found(shown(blocked_at(first))),
+       why + (steps > kMostSteps ? ", ...: no rank can go on" : ": no rank can go on"));
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // Tables with an injected mistake: the error names rank, row and action, and shows that part of the table.
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <string>
@@ -175,6 +176,16 @@ TEST_CASE("ranks that wait for each other are named, with the actions on the way
   table = rows(Schedule::kInterleaved, 2, 2, 2);
   move_before(table[1], "3F0", "1F0");
   CHECK(first_line(table).ends_with(": no rank can go on"));
+  // In a long pipeline the way around is not told whole.
+  table = rows(Schedule::k1F1B, 20, 2);
+  std::swap(*at(table[19], "19B0"), *at(table[19], "19F1"));
+  for (std::size_t rank = 0; rank < 19; ++rank) {
+    table[rank].erase(at(table[rank], fmt::format("{}F1", rank)));
+    table[rank].insert(at(table[rank], fmt::format("{}B0", rank)) + 1,
+                       {ActionKind::kForward, static_cast<int>(rank), 1});
+  }
+  CHECK(first_line(table).ends_with(", ...: no rank can go on"));
+  CHECK(error_of(table).size() < 2000);
 }
 
 TEST_CASE("ranks that wait until the other reads a message are named") {
