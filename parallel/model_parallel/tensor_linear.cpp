@@ -4,7 +4,9 @@
 
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/node.h"
+#include "lockstep/autograd/ops/autocast_internal.h"
 #include "lockstep/autograd/ops/creation.h"
+#include "lockstep/autograd/ops/operations_internal.h"
 #include "lockstep/base/check_internal.h"
 #include "lockstep/parallel/model_parallel/tensor_parts_internal.h"
 #include "lockstep/parallel/model_parallel/tensor_repeat_internal.h"
@@ -14,6 +16,7 @@ namespace lockstep::parallel {
 
 using autograd::Gradients;
 using autograd::Needs;
+using autograd::Saved;
 
 namespace {
 
@@ -46,6 +49,40 @@ Tensor gathered_columns(const std::shared_ptr<const TensorSlices>& slices, const
   return autograd::record("gather_columns", all, {own}, [=](const Tensor& grad, const Needs&) {
     return Gradients{joined(columns_of(grad, parts, static_cast<std::size_t>(ranks), static_cast<std::size_t>(rank)))};
   });
+}
+
+// The product of each slice's columns of x with its weight, (..., in) with (out, in), to be added by leave_slices. Saves x
+// itself, where linear() would save a copy of each slice's columns.
+std::vector<Tensor> products_of_slices(const Tensor& x, const std::vector<Tensor>& weights) {
+  const std::size_t count = weights.size();
+  if (count == 1) return {linear(x.contiguous(), weights[0], Tensor())};
+  if (narrows(x, weights[0])) {
+    std::vector<Tensor> of_products;
+    for (const Tensor& weight : weights) of_products.push_back(narrowed(weight));
+    return products_of_slices(narrowed(x), of_products);
+  }
+  const auto columns = [count](const Tensor& all, std::size_t slice) {
+    return joined(columns_of(all, 1, count, slice));
+  };
+  std::vector<Tensor> terms, inputs{x};
+  std::vector<Saved> saved;
+  for (const Tensor& weight : weights) {
+    terms.push_back(raw::linear(columns(x.detach(), terms.size()), weight, Tensor()));
+    inputs.push_back(weight);
+    saved.emplace_back(weight, autograd::requires_grad(x));
+  }
+  return autograd::record_all(
+      "products_of_slices", std::move(terms), inputs, [=, x = Saved(x)](autograd::Tensors& grads, const Needs& needs) {
+        std::vector<Tensor> of_columns;
+        for (std::size_t j = 0; j < count && needs[0]; ++j) of_columns.push_back(matmul(grads[j], *saved[j]));
+        Gradients out{needs[0] ? cat(of_columns, -1) : Tensor()};
+        for (std::size_t j = 0; j < count; ++j) {
+          const Tensor rows = grads[j].flatten(0, -2);
+          out.push_back(needs[1 + j] ? matmul(rows.transpose(0, 1), columns(*x, j).flatten(0, -2), needs.view(1 + j))
+                                     : Tensor());
+        }
+        return out;
+      });
 }
 
 const Tensor& only_input(const char* style, const std::vector<Tensor>& inputs) {
@@ -117,9 +154,7 @@ Tensor RowwiseRunner::run(const std::vector<Tensor>& inputs, Forward /*forward*/
                  "linear: x is {}, expected {} columns, those of this rank's {} of {} slices; take the number of heads "
                  "from the tensor: reshape({{t.size(0), t.size(1), -1, head_dim}})",
                  describe(x), columns, slices_->local(), slices_->count);
-  const std::vector<Tensor> parts = split_parts(x, -1, slices_->local());
-  std::vector<Tensor> terms;
-  for (std::size_t j = 0; j < weights_.size(); ++j) terms.push_back(linear(parts[j], weights_[j], Tensor()));
+  const std::vector<Tensor> terms = products_of_slices(x, std::vector<Tensor>(weights_.begin(), weights_.end()));
   return leave_slices(slices_, terms, bias_.master().defined() ? bias_.tensor() : Tensor());
 }
 

@@ -1,0 +1,212 @@
+// Tensor parallelism: the time of a step with two ranks, each with a half of the slices, against one rank; the cost of
+// eight slices on one rank; and the memory of a block's activations, with and without sequence parallelism.
+//
+// Times: two transformer blocks of width 512 with 8 heads, 4 sequences of 256 tokens, every rank with one thread on a
+// core of its own (peers/torch_tensor.py has the same model and step). Each round runs all kinds in turn; a figure is the
+// median over rounds of the slower rank's step.
+// Memory: the bytes that a forward pass of width 128 leaves for backward, in units of 4 b s h: the difference between
+// models of six and of two blocks, by four. README.md has the closed forms.
+//
+// With --losses FOLDER it trains the blocks with width 128 for 20 steps with four slices on two ranks, and writes the
+// initial weights, the data and the losses, for peers/torch_tensor.py.
+#include <fmt/format.h>
+
+#include <fstream>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "support/ranks.h"
+#include "support/timing.h"
+
+namespace ls = lockstep;
+namespace nn = lockstep::nn;
+namespace par = lockstep::parallel;
+
+namespace {
+
+using bench::Group;
+using bench::Shared;
+
+constexpr std::int64_t kVocabulary = 64;
+
+struct Block : nn::Module {
+  std::int64_t head_dim;
+  nn::LayerNorm& norm1;
+  nn::Linear& query;
+  nn::Linear& key;
+  nn::Linear& value;
+  nn::Linear& proj;
+  nn::LayerNorm& norm2;
+  nn::Linear& up;
+  nn::Linear& down;
+  Block(std::int64_t width, std::int64_t heads)
+      : head_dim(width / heads), norm1(add<nn::LayerNorm>("norm1", ls::Shape{width})),
+        query(add<nn::Linear>("query", width, width, nn::LinearOptions{.bias = false})),
+        key(add<nn::Linear>("key", width, width, nn::LinearOptions{.bias = false})),
+        value(add<nn::Linear>("value", width, width, nn::LinearOptions{.bias = false})),
+        proj(add<nn::Linear>("proj", width, width)), norm2(add<nn::LayerNorm>("norm2", ls::Shape{width})),
+        up(add<nn::Linear>("up", width, 4 * width, nn::LinearOptions{.bias = false})),
+        down(add<nn::Linear>("down", 4 * width, width)) {}
+  ls::Tensor forward(const ls::Tensor& x) const override {
+    const auto heads = [&](const ls::Tensor& t) {
+      return t.reshape({t.size(0), t.size(1), -1, head_dim}).transpose(1, 2);
+    };
+    const ls::Tensor y = norm1(x);
+    const ls::Tensor attended =
+        ls::scaled_dot_product_attention(heads(query(y)), heads(key(y)), heads(value(y)), {.is_causal = true});
+    const ls::Tensor sum = x + proj(attended.transpose(1, 2).flatten(2));
+    return sum + down(ls::gelu(up(norm2(sum))));
+  }
+};
+
+struct Blocks : nn::Module {
+  nn::Embedding& tokens;
+  nn::ModuleList& blocks;
+  Blocks(int layers, std::int64_t width, std::int64_t heads)
+      : tokens(add<nn::Embedding>("tokens", kVocabulary, width)), blocks(add<nn::ModuleList>("blocks")) {
+    for (int i = 0; i < layers; ++i) blocks.push_back(Block(width, heads));
+  }
+  ls::Tensor forward(const ls::Tensor& ids) const override {
+    ls::Tensor x = tokens(ids);
+    for (nn::Module& block : blocks) x = block(x);
+    return x;
+  }
+};
+
+par::ParallelPlan plan_of(bool sequence) {
+  par::ParallelPlan plan = {{"blocks.*.query", par::ColwiseParallel{}}, {"blocks.*.key", par::ColwiseParallel{}},
+                            {"blocks.*.value", par::ColwiseParallel{}}, {"blocks.*.proj", par::RowwiseParallel{}},
+                            {"blocks.*.up", par::ColwiseParallel{}},    {"blocks.*.down", par::RowwiseParallel{}}};
+  if (sequence) {
+    plan.push_back({"tokens", par::SequenceParallel{}});
+    plan.push_back({"blocks.*.norm1", par::SequenceParallel{}});
+    plan.push_back({"blocks.*.norm2", par::SequenceParallel{}});
+  }
+  return plan;
+}
+
+struct Variant {
+  const char* name;
+  int ranks, slices;
+  bool sequence = false;
+};
+constexpr Variant kVariants[] = {{"one_slice", 1, 1}, {"two_slices", 1, 2},  {"eight_slices", 1, 8},
+                                 {"two_ranks", 2, 2}, {"two_ranks_8", 2, 8}, {"two_ranks_sp", 2, 2, true}};
+
+void cut(nn::Module& model, const par::DeviceMesh& mesh, const Variant& of) {
+  par::parallelize(model, mesh,
+                   {.tensor_slices = of.slices, .sequence_parallel = of.sequence, .plan = plan_of(of.sequence)});
+}
+
+// Steps of mean squared errors on `sequences` sequences of `time` tokens.
+class Trainer {
+ public:
+  Trainer(const Group& group, const Variant& of, int layers, std::int64_t width, ls::Tensor ids, ls::Tensor target)
+      : mesh_(group, {{"tp", of.ranks}}), model_(layers, width, 8), ids_(std::move(ids)), target_(std::move(target)) {
+    for (const auto& [name, tensor] : model_.state_dict()) start.insert(name, tensor.clone());
+    cut(model_, mesh_, of);
+    run_.emplace(model_);
+    optimizer_.emplace(run_->parameters(), ls::optim::AdamWOptions{.lr = 1e-3});
+  }
+  double step() {
+    optimizer_->zero_grad();
+    const ls::Tensor loss = run_->backward(
+        ids_, target_, [&](const ls::Tensor& x, const ls::Tensor& y) { return ls::square(model_(x) - y).mean(); });
+    optimizer_->step();
+    return loss.item<double>();
+  }
+
+  ls::StateDict start;
+
+ private:
+  par::DeviceMesh mesh_;
+  Blocks model_;
+  ls::Tensor ids_, target_;
+  std::optional<par::GradientAccumulation> run_;
+  std::optional<ls::optim::AdamW> optimizer_;
+};
+
+double time_of(const Variant& of) {
+  constexpr int kSteps = 4;
+  const Shared* const shared = bench::run_group(of.ranks, [&](const Group& group, Shared& shared) {
+    Trainer trainer(group, of, 2, 512, ls::randint(kVocabulary, {4, 256}), ls::randn({4, 256, 512}));
+    trainer.step();
+    std::vector<double> seconds;
+    for (int i = 0; i < kSteps; ++i) {
+      shared.meet(of.ranks);
+      const double begin = bench::seconds_now();
+      trainer.step();
+      seconds.push_back(bench::seconds_now() - begin);
+    }
+    shared.results[group->rank()][0] = bench::median(seconds);
+  });
+  double slowest = 0;
+  for (int rank = 0; rank < of.ranks; ++rank) slowest = std::max(slowest, shared->results[rank][0]);
+  return slowest;
+}
+
+void write_losses(const Group& group, const std::string& folder) {
+  ls::manual_seed(0);
+  const ls::Tensor x = ls::randint(kVocabulary, {4, 64}), y = ls::randn({4, 64, 128});
+  Trainer trainer(group, {.name = "", .ranks = 2, .slices = 4}, 2, 128, x, y);
+  std::string losses;
+  for (int step = 0; step < 20; ++step) losses += fmt::format("{}{:.9g}", step == 0 ? "[" : ", ", trainer.step());
+  if (group->rank() != 0) return;
+  trainer.start.insert("x", x);
+  trainer.start.insert("y", y);
+  ls::save(trainer.start, folder + "/start.safetensors");
+  std::ofstream(folder + "/ours.json") << losses << "]\n";
+}
+
+double saved_bytes(const Group& group, const Variant& of, int layers, std::int64_t width) {
+  const par::DeviceMesh mesh(group, {{"tp", of.ranks}});
+  Blocks model(layers, width, 8);
+  cut(model, mesh, of);
+  const ls::Tensor x = ls::randint(kVocabulary, {2, 256});
+  model(x).sum().backward();  // once before the baseline, so that buffers exist
+  const auto bytes = [] {
+    const auto stats = ls::allocator_stats();
+    return static_cast<double>(stats.allocated_bytes + stats.communication_bytes);
+  };
+  const double before = bytes();
+  const ls::Tensor out = model(x);
+  return bytes() - before;
+}
+
+void print_activations(const Variant& of) {
+  constexpr std::int64_t kWidth = 128;
+  const Shared* const shared = bench::run_group(of.ranks, [&](const Group& group, Shared& shared) {
+    const double block = (saved_bytes(group, of, 6, kWidth) - saved_bytes(group, of, 2, kWidth)) / 4;
+    shared.results[group->rank()][0] = block / (4.0 * 2 * 256 * kWidth);
+  });
+  double most = 0;
+  for (int rank = 0; rank < of.ranks; ++rank) most = std::max(most, shared->results[rank][0]);
+  fmt::print("{{\"name\": \"activations_{}_ranks{}\", \"units\": {:.3f}}}\n", of.ranks, of.sequence ? "_sp" : "", most);
+}
+
+void compare_times() {
+  constexpr int kRounds = 5;
+  std::map<std::string, std::vector<double>> seconds;
+  for (int round = 0; round < kRounds; ++round) {
+    for (const Variant& of : kVariants) seconds[of.name].push_back(time_of(of));
+  }
+  for (const Variant& of : kVariants)
+    bench::print_row(fmt::format("tensor_512_{}", of.name), bench::median(seconds[of.name]));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc == 3 && argv[1] == std::string_view("--losses")) {
+    const std::string folder = argv[2];
+    bench::run_group(2, [&](const Group& group, Shared&) { write_losses(group, folder); });
+    return 0;
+  }
+  if (bench::wanted("tensor_512")) compare_times();
+  if (!bench::wanted("activations")) return 0;
+  for (const int ranks : {1, 2, 4, 8}) {
+    for (const bool sequence : {false, true}) print_activations({"", ranks, 8, sequence});
+  }
+}
