@@ -68,7 +68,7 @@ std::string formula_text(const SeenSchedule& seen) {
   const int p = seen.table.ranks(), m = seen.table.micro_batches(), v = seen.table.chunks();
   const double work = m * (f + i + w);
   if (*schedule == par::Schedule::kZeroBubble) {
-    if (m < p || w > f + i) return "";  // has no closed form
+    if (m < p || w > f || w > i) return "";  // has no closed form
     return fmt::format(" = M (F + B) + (p - 1) (F + I - W) = {:g}", work + (p - 1) * (f + i - w));
   }
   if (*schedule == par::Schedule::kInterleaved)

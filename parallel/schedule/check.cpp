@@ -248,7 +248,7 @@ void Check::check_order_of_messages(const ScheduleRows& all) {
   for (const auto& actions : all) {
     for (const ScheduleAction& action : actions) {
       if (is_computing(action.kind) || action.kind == Kind::kReduce) continue;
-      const Channel channel = Channel::of(action);
+      const StageChannel channel = StageChannel::of(action);
       (channel.is_send ? sent : read)[channel.index()].push_back(action);
     }
   }

@@ -94,7 +94,7 @@ const char* name(Schedule schedule) {
   return kNames[static_cast<std::size_t>(schedule)];
 }
 
-ScheduleRows rows_of(Schedule schedule, int ranks, int micro_batches, int chunks) {
+ScheduleRows schedule_rows(Schedule schedule, int ranks, int micro_batches, int chunks) {
   check(schedule, ranks, micro_batches, chunks);
   ScheduleRows rows;
   for (int rank = 0; rank < ranks; ++rank) {

@@ -13,7 +13,7 @@ bool has_messages(const ScheduleRows& rows) {
   });
 }
 
-Channel Channel::of(const ScheduleAction& message) {
+StageChannel StageChannel::of(const ScheduleAction& message) {
   switch (message.kind) {
     case Kind::kSendForward:
       return {false, true, message.stage + 1};

@@ -48,7 +48,7 @@ bool ScheduleRun::can_begin(std::size_t rank, double& when) const {
   const ScheduleAction& action = rows_[rank][state.row];
   when = state.now;
   if (is_computing(action.kind) || action.kind == Kind::kReduce) return true;
-  const Channel channel = Channel::of(action);
+  const StageChannel channel = StageChannel::of(action);
   const auto& [arrivals, reads] = channels_[channel.index()];
   if (channel.is_send) {
     if (arrivals.size() < kMessagesUnderWay) return true;
@@ -68,7 +68,7 @@ void ScheduleRun::step(std::size_t rank, double when) {
   state.now = when;
   if (is_computing(action.kind)) return compute(rank, action);
   if (action.kind == Kind::kReduce) return;
-  const Channel channel = Channel::of(action);
+  const StageChannel channel = StageChannel::of(action);
   auto& [arrivals, reads] = channels_[channel.index()];
   if (!channel.is_send) {
     reads.push_back(when);

@@ -9,7 +9,7 @@
 namespace lockstep::parallel {
 
 ScheduleTable ScheduleTable::make(Schedule schedule, int ranks, int micro_batches, int chunks) {
-  return ScheduleTable(rows_of(schedule, ranks, micro_batches, chunks));
+  return ScheduleTable(schedule_rows(schedule, ranks, micro_batches, chunks));
 }
 
 ScheduleTable::ScheduleTable(ScheduleRows rows) : rows_(std::move(rows)) {

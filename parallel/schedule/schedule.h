@@ -21,7 +21,7 @@ namespace lockstep::parallel {
 ///     1f1b         (M + p - 1) (F + B)             min(p - r, M)
 ///     interleaved  (M + (p - 1) / v) (F + B)       min(M v, 2 (p - r - 1) + (v - 1) p + 1), each of a chunk
 ///     zb1p         M (F + B) + (p - 1)(F + I - W)  min(p, M)
-/// The step time of zb1p holds for M >= p, and W <= F + I.
+/// The step time of zb1p holds for M >= p, W <= F and W <= I.
 enum class Schedule : std::uint8_t {
   kGPipe,        ///< all forwards, then all backwards (Huang et al., 2019)
   k1F1B,         ///< one forward, one backward in turns (Narayanan et al., 2019)
@@ -45,16 +45,16 @@ enum class ActionKind : std::uint8_t {
 
 /// One action of a rank.
 struct ScheduleAction {
-  ActionKind kind = ActionKind::kForward;
-  int stage = 0;
-  int micro_batch = 0;            ///< 0 in kReduce, which is for all micro-batches
-  std::string to_string() const;  ///< "0F3": stage, kind, micro-batch
+  ActionKind kind = ActionKind::kForward;  ///< what the rank does
+  int stage = 0;                           ///< of the model
+  int micro_batch = 0;                     ///< 0 in kReduce, which is for all micro-batches
+  std::string to_string() const;           ///< "0F3": stage, kind, micro-batch
   friend bool operator==(const ScheduleAction&, const ScheduleAction&) = default;
 };
 
 /// The actions of all ranks. A table is valid: each micro-batch passes each stage once, forward and backward; gradients
 /// of parameters come in ascending order of micro-batches; the ranks can run all actions, with two messages under way
-/// between two stages. Its maker and its constructors throw InvalidArgument otherwise, naming rank, row (from 0) and
+/// between two stages. `make`, `load` and the constructor throw InvalidArgument otherwise, naming rank, row (from 0) and
 /// action, with that part of the table.
 class ScheduleTable {
  public:

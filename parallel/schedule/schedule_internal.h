@@ -26,7 +26,7 @@ struct ScheduleSize {
 };
 
 // Rows of the schedules, without messages.
-ScheduleRows rows_of(Schedule schedule, int ranks, int micro_batches, int chunks);
+ScheduleRows schedule_rows(Schedule schedule, int ranks, int micro_batches, int chunks);
 
 inline bool is_computing(ActionKind kind) { return kind <= ActionKind::kBackward; }
 bool has_messages(const ScheduleRows& rows);
@@ -40,11 +40,11 @@ ScheduleSize check_schedule(const ScheduleRows& rows);
 ScheduleRows parse_schedule(std::span<const std::byte> text, const std::string& name);  // throws IoError
 
 // The messages from a stage to the next one (is_backward: to the previous one).
-struct Channel {
+struct StageChannel {
   bool is_backward = false, is_send = false;
   int receiver = 0;  // stage
 
-  static Channel of(const ScheduleAction& message);
+  static StageChannel of(const ScheduleAction& message);
   int sender() const { return is_backward ? receiver + 1 : receiver - 1; }  // stage
   std::size_t index() const { return 2 * static_cast<std::size_t>(receiver) + (is_backward ? 1 : 0); }
 };

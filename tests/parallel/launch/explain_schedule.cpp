@@ -51,7 +51,8 @@ TEST_CASE("schedule: the simulated step is the closed form, wherever there is on
       CHECK(std::stod(step) == std::stod(step.substr(step.rfind('=') + 1)));
     }
   }
-  // Fewer micro-batches than ranks: zb1p has no closed form.
+  // Fewer micro-batches than ranks, or a W longer than F: zb1p has no closed form.
+  CHECK(contains(explain("schedule zb1p --pp 2 --micro-batches 4 --costs 1,2,2").output, "\nstep        22\n"));
   CHECK(contains(explain("schedule zb1p --pp 4 --micro-batches 2").output, "\nstep        11\n"));
 }
 

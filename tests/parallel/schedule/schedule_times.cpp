@@ -80,6 +80,21 @@ TEST_CASE("the step time of every schedule is that of its closed form") {
   CHECK(compared == 3 * (2 * 8 * 16 + 4 * (16 + 8 + 5 + 4 + 3 + 2 + 2 + 2) + 100));
 }
 
+TEST_CASE("zb1p has its closed form as long as W takes no longer than F and I") {
+  const auto table = par::ScheduleTable::make(par::Schedule::kZeroBubble, 4, 8);
+  for (int f = 1; f <= 4; ++f) {
+    for (int i = 1; i <= 4; ++i) {
+      for (int w = 1; w <= 4; ++w) {
+        const par::ScheduleCosts costs{
+            .forward = 1.0 * f, .backward_input = 1.0 * i, .backward_weight = 1.0 * w, .link = {}};
+        const bool is_equal =
+            par::simulate(table, costs).seconds == step_time({par::Schedule::kZeroBubble, 4, 8, 1}, costs);
+        CHECK(is_equal == (w <= f && w <= i));
+      }
+    }
+  }
+}
+
 TEST_CASE("a rank holds as many activations as its closed form says, and none at the end") {
   for (const Case& c : all_cases()) {
     CAPTURE(par::name(c.schedule));

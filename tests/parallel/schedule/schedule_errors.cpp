@@ -20,7 +20,7 @@ using par::ScheduleAction;
 using par::ScheduleRows;
 
 ScheduleRows rows(Schedule schedule, int ranks, int micro_batches, int chunks = 1) {
-  return par::rows_of(schedule, ranks, micro_batches, chunks);
+  return par::schedule_rows(schedule, ranks, micro_batches, chunks);
 }
 ScheduleRows with_messages(Schedule schedule, int ranks, int micro_batches, int chunks = 1) {
   return par::with_messages(rows(schedule, ranks, micro_batches, chunks), {ranks, ranks * chunks, micro_batches});
