@@ -53,7 +53,6 @@ class Check {
     for (int stage = 0; stage < size_.stages; ++stage) {
       for (int m = 0; m < size_.micro_batches; ++m) check_computing(stage, m);
     }
-    check_ascending();
     if (has_messages(rows_)) check_messages();
     const ScheduleRows all = with_messages(rows_, size_);
     check_order_of_messages(all);
@@ -84,15 +83,29 @@ class Check {
                                       table_around(rows_, rank, row)));
   }
 
+  // Calls f(rank, row) for all actions.
+  template <class F>
+  void for_each(F f) const {
+    for (int rank = 0; rank < size_.ranks; ++rank) {
+      const auto count = static_cast<int>(rows_[static_cast<std::size_t>(rank)].size());
+      for (int row = 0; row < count; ++row) f(rank, row);
+    }
+  }
+
   void find_size();
   void find_rows();
   [[noreturn]] void fail_missing(const ScheduleAction& action);
   void check_computing(int stage, int m);
   void check_after(const ScheduleAction& later, const ScheduleAction& earlier, const std::string& why);
-  void check_ascending() const;
   void check_messages();
   void check_order_of_messages(const ScheduleRows& all);
-  ScheduleAction backward_of(int stage, int m);
+  // B, or its part that the other stages wait for; B, or its part that makes gradients of parameters.
+  ScheduleAction backward_of(int stage, int m) { return whole_or(Kind::kBackwardInput, stage, m); }
+  ScheduleAction gradient_of(int stage, int m) { return whole_or(Kind::kBackwardWeight, stage, m); }
+  ScheduleAction whole_or(Kind part, int stage, int m) {
+    const ScheduleAction whole{Kind::kBackward, stage, m};
+    return found(whole) != kNone ? whole : ScheduleAction{part, stage, m};
+  }
   ScheduleAction shown(const ScheduleAction& message);
   [[noreturn]] void fail_deadlock(const ScheduleRows& all, const ScheduleRun& run);
   std::pair<ScheduleAction, const char*> needed(const ScheduleRows& all, const ScheduleAction& blocked);
@@ -108,20 +121,18 @@ void Check::find_size() {
                  rows_.size(), kMaxScheduleRanks);
   size_.ranks = static_cast<int>(rows_.size());
   size_.stages = size_.ranks;
-  for (int rank = 0; rank < size_.ranks; ++rank) {
-    const auto& actions = rows_[static_cast<std::size_t>(rank)];
-    for (int row = 0; row < static_cast<int>(actions.size()); ++row) {
-      const auto& [kind, stage, m] = at(rank, row);
-      if (stage < 0 || stage >= kMaxScheduleCells || m < 0 || m >= kMaxScheduleMicroBatches)
-        fail(rank, row,
-             fmt::format("expected stages below {} and micro-batches below {}", kMaxScheduleCells,
-                         kMaxScheduleMicroBatches));
-      if (rank_of(stage) != rank)
-        fail(rank, row, fmt::format("stage {} is on rank {} of {}", stage, rank_of(stage), size_.ranks));
-      size_.stages = std::max(size_.stages, (stage / size_.ranks + 1) * size_.ranks);
-      size_.micro_batches = std::max(size_.micro_batches, m + 1);
-    }
-  }
+  for_each([&](int rank, int row) {
+    const ScheduleAction& action = at(rank, row);
+    const int stage = action.stage, m = action.micro_batch;
+    if (stage < 0 || stage >= kMaxScheduleCells || m < 0 || m >= kMaxScheduleMicroBatches)
+      fail(rank, row,
+           fmt::format("expected stages below {} and micro-batches below {}", kMaxScheduleCells,
+                       kMaxScheduleMicroBatches));
+    if (rank_of(stage) != rank)
+      fail(rank, row, fmt::format("stage {} is on rank {} of {}", stage, rank_of(stage), size_.ranks));
+    size_.stages = std::max(size_.stages, (stage / size_.ranks + 1) * size_.ranks);
+    size_.micro_batches = std::max(size_.micro_batches, m + 1);
+  });
   LOCKSTEP_CHECK(size_.micro_batches > 0, "ScheduleTable: there are no actions");
   LOCKSTEP_CHECK(std::int64_t{size_.stages} * size_.micro_batches <= kMaxScheduleCells,
                  "ScheduleTable: {} stages with {} micro-batches, expected at most {} forwards", size_.stages,
@@ -130,14 +141,11 @@ void Check::find_size() {
 
 void Check::find_rows() {
   found_.assign(static_cast<std::size_t>(kKinds * size_.stages * size_.micro_batches), kNone);
-  for (int rank = 0; rank < size_.ranks; ++rank) {
-    const auto& actions = rows_[static_cast<std::size_t>(rank)];
-    for (int row = 0; row < static_cast<int>(actions.size()); ++row) {
-      int& before = found(at(rank, row));
-      if (before != kNone) fail(rank, row, fmt::format("is a duplicate of row {}", before));
-      before = row;
-    }
-  }
+  for_each([&](int rank, int row) {
+    int& before = found(at(rank, row));
+    if (before != kNone) fail(rank, row, fmt::format("is a duplicate of row {}", before));
+    before = row;
+  });
 }
 
 // Points to an action of the same micro-batch, or to where the one before is.
@@ -160,11 +168,6 @@ void Check::check_after(const ScheduleAction& later, const ScheduleAction& earli
          fmt::format("comes before {} of row {}; {}", earlier.to_string(), found(earlier), why));
 }
 
-ScheduleAction Check::backward_of(int stage, int m) {
-  const ScheduleAction whole{Kind::kBackward, stage, m};
-  return found(whole) != kNone ? whole : ScheduleAction{Kind::kBackwardInput, stage, m};
-}
-
 void Check::check_computing(int stage, int m) {
   const ScheduleAction forward{Kind::kForward, stage, m}, input{Kind::kBackwardInput, stage, m},
       weight{Kind::kBackwardWeight, stage, m}, whole{Kind::kBackward, stage, m};
@@ -184,28 +187,13 @@ void Check::check_computing(int stage, int m) {
   }
   const ScheduleAction backward = backward_of(stage, m);
   check_after(backward, forward, "backward needs what forward saves");
+  // The sum over micro-batches has one order, and so the same bits, in every schedule.
+  if (m > 0)
+    check_after(gradient_of(stage, m), gradient_of(stage, m - 1),
+                "gradients of parameters are added in ascending order of micro-batches");
   if (size_.ranks > 1 || stage == 0) return;
   check_after(forward, {Kind::kForward, stage - 1, m}, "a stage needs the outputs of the one before");
   check_after(backward_of(stage - 1, m), backward, "a stage needs the gradients of the one after");
-}
-
-// The sum over micro-batches has the same order, and so the same bits, in every schedule.
-void Check::check_ascending() const {
-  std::vector<int> last(static_cast<std::size_t>(size_.stages), kNone);
-  for (int rank = 0; rank < size_.ranks; ++rank) {
-    const auto& actions = rows_[static_cast<std::size_t>(rank)];
-    for (int row = 0; row < static_cast<int>(actions.size()); ++row) {
-      const auto& [kind, stage, m] = at(rank, row);
-      if (kind != Kind::kBackward && kind != Kind::kBackwardWeight) continue;
-      int& before = last[static_cast<std::size_t>(stage)];
-      if (m != before + 1)
-        fail(rank, row,
-             fmt::format("comes before micro-batch {} of stage {}; gradients of parameters are added in "
-                         "ascending order of micro-batches",
-                         before + 1, stage));
-      before = m;
-    }
-  }
 }
 
 void Check::check_messages() {
@@ -229,9 +217,7 @@ void Check::check_messages() {
       check(has_next, Kind::kReceiveBackward, backward, true);
       check(has_previous, Kind::kSendBackward, backward, false);
     }
-    ScheduleAction gradient{Kind::kBackward, stage, size_.micro_batches - 1};  // the last of the stage
-    if (found(gradient) == kNone) gradient.kind = Kind::kBackwardWeight;
-    check(true, Kind::kReduce, gradient, false);
+    check(true, Kind::kReduce, gradient_of(stage, size_.micro_batches - 1), false);
   }
 }
 

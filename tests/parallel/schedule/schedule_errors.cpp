@@ -148,11 +148,11 @@ TEST_CASE("gradients that are not added in ascending order are named") {
   ScheduleRows table = rows(Schedule::kGPipe, 2, 4);
   for (auto& row : table) std::reverse(row.begin() + 4, row.end());
   CHECK(first_line(table) ==
-        "ScheduleTable: rank 0, row 4, 0B3: comes before micro-batch 0 of stage 0; gradients of parameters are added "
-        "in ascending order of micro-batches");
+        "ScheduleTable: rank 0, row 6, 0B1: comes before 0B0 of row 7; gradients of parameters are added in "
+        "ascending order of micro-batches");
   table = rows(Schedule::kZeroBubble, 2, 4);
   std::swap(*at(table[1], "1W2"), *at(table[1], "1W3"));
-  CHECK(first_line(table).find("1W3: comes before micro-batch 2 of stage 1") != std::string::npos);
+  CHECK(first_line(table).find("1W3: comes before 1W2 of row ") != std::string::npos);
 }
 
 TEST_CASE("stages on the wrong rank are named") {
