@@ -23,6 +23,7 @@
 #include "lockstep/parallel/comm/device_mesh.h"
 #include "lockstep/parallel/model_parallel/context_parallel.h"
 #include "lockstep/parallel/model_parallel/styles.h"
+#include "lockstep/parallel/schedule/schedule.h"
 #include "lockstep/parallel/step/join_options.h"
 #include "lockstep/parallel/step/step.h"
 
@@ -38,9 +39,6 @@ struct Partition {
   bool sequence_parallel = false;  ///< with several tensor slices: the modules between them work on parts of sequences
   ContextAttention attention = ContextAttention::kRingZigzag;  ///< over several sequence blocks
 };
-
-/// The order of micro-batches in a pipeline.
-enum class Schedule : std::uint8_t { kGPipe, k1F1B, kInterleaved, kZeroBubble };
 
 /// Options of Parallel.
 struct ParallelOptions {
