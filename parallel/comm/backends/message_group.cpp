@@ -32,9 +32,10 @@ MessageGroup::MessageGroup(const InitOptions& options, const Rendezvous& place, 
                                : std::make_shared<MessageLiveness>(rank_, size_, transport_)),
       lanes_(1 + 2 * static_cast<std::size_t>(size_)), messages_sent_(static_cast<std::size_t>(size_)),
       messages_received_(static_cast<std::size_t>(size_)), heads_(static_cast<std::size_t>(size_)),
-      transfer_heads_(static_cast<std::size_t>(size_)), news_(static_cast<std::size_t>(size_)), own_notes_(static_cast<std::size_t>(size_)),
-      news_parcels_(static_cast<std::size_t>(size_)), step_outbox_(*transport_, Channel::kFailedSteps),
-      failed_steps_(static_cast<std::size_t>(size_)), steps_told_(static_cast<std::size_t>(size_)) {
+      transfer_heads_(static_cast<std::size_t>(size_)), news_(static_cast<std::size_t>(size_)),
+      own_notes_(static_cast<std::size_t>(size_)), news_parcels_(static_cast<std::size_t>(size_)),
+      step_outbox_(*transport_, Channel::kFailedSteps), failed_steps_(static_cast<std::size_t>(size_)),
+      steps_told_(static_cast<std::size_t>(size_)) {
   try {
     step_parcel_ = transport_->receive(kAnyRank, Channel::kFailedSteps, &step_note_, sizeof(Note));
     for (int peer = 0; peer < size_; ++peer) {
