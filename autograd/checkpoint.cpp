@@ -155,6 +155,12 @@ std::vector<Tensor> detail::checkpoint(CheckpointFunction function, const std::v
   std::vector<random::Draw> draws;
   Pass pass;
   random::SliceContext* const around = random::slice_context();
+  // Backward would find the parameters, and not the slice's copies of them.
+  LOCKSTEP_CHECK(
+      !around || !around->is_in_slice,
+      "checkpoint: runs in a SequenceParallel module with parameters, which runs once for each slice of this "
+      "rank; call checkpoint around the module, as checkpoint(module, x), or give a module around it the "
+      "style Recompute");
   const std::shared_ptr<random::SliceContext> start = around ? around->fresh() : nullptr,
                                               inside = around ? around->fresh() : nullptr;
   {

@@ -2,7 +2,7 @@
 set(LOCKSTEP_MODULES base tensor autograd nn optim data parallel)
 set(folders base tensor tensor/ops tensor/memory tensor/random tensor/kernels tensor/cpu autograd autograd/ops nn nn/layers
   nn/files optim data)
-foreach(folder IN ITEMS rendezvous comm comm/backends step replicated replicated/buckets replicated/replicas sharded checkpoint model_parallel)
+foreach(folder IN ITEMS rendezvous comm comm/backends step replicated replicated/buckets replicated/replicas sharded checkpoint model_parallel schedule)
   list(APPEND folders parallel/${folder})
 endforeach()
 

@@ -5,10 +5,12 @@
 //   lockstep-explain mesh pp=2,dp=2,tp=2
 //   lockstep-explain ring_attention --ranks 4 --zigzag
 //   lockstep-explain tensor --slices 4 --ranks 2
+//   lockstep-explain schedule 1f1b --pp 4 --micro-batches 8
 //   lockstep-explain scaling --model 784x512x10 --link 10GbE --ranks 1..1024
 //   lockstep-explain report trace.json --out report.html
 #include <fmt/format.h>
 
+#include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <map>
@@ -23,13 +25,14 @@
 #include "tools/explain_report.h"
 #include "tools/explain_ring_attention.h"
 #include "tools/explain_scaling.h"
+#include "tools/explain_schedule.h"
 #include "tools/explain_tensor.h"
 
 namespace par = lockstep::parallel;
 
 namespace {
 
-constexpr int kDrawnRanks = 16;  // more would be unreadable
+constexpr int kDrawnRanks = 16, kDrawnForwards = 4096;  // more would be unreadable
 
 struct Arguments {
   CollectiveQuestion all_reduce, reduce_scatter = {.collective = par::Collective::kReduceScatter},
@@ -37,10 +40,11 @@ struct Arguments {
   MemoryQuestion memory;
   RingAttentionQuestion ring_attention;
   TensorQuestion tensor;
+  ScheduleQuestion schedule;
   ScalingQuestion scaling;
   ReportQuestion report;
   bool zigzag = false;  // was given; the default of ring_attention
-  std::string html, save_profile, mesh;
+  std::string html, save_profile, mesh, csv;
 };
 
 // An option with one of these names as its value. (CLI::CheckedTransformer would print the enumerators, which are
@@ -161,6 +165,27 @@ CLI::App& declare_tensor(CLI::App& app, Arguments& arguments) {
   return tensor;
 }
 
+CLI::App& declare_schedule(CLI::App& app, Arguments& arguments) {
+  ScheduleQuestion& question = arguments.schedule;
+  CLI::App& schedule =
+      *app.add_subcommand("schedule", "shows a pipeline schedule: what each rank computes, holds and waits for");
+  schedule
+      .add_option("schedule", question.schedule, "gpipe, 1f1b, interleaved, zb1p, or a CSV file of a table: ./mine.csv")
+      ->required();
+  schedule.add_option("--pp", question.ranks, "ranks of the pipeline")->check(command_line::range(1, 64));
+  schedule.add_option("--micro-batches", question.micro_batches, "micro-batches of a step")
+      ->check(command_line::range(1, 256));
+  schedule.add_option("--chunks", question.chunks, "chunks of each rank; above 1 for interleaved only")
+      ->check(command_line::range(1, 16));
+  schedule
+      .add_option("--costs", question.costs,
+                  "times of F, I and W: forward, gradients of inputs, gradients of parameters")
+      ->type_name("F,I,W");
+  schedule.add_option("--csv", arguments.csv, "write the table to this file, as PyTorch does")->type_name("FILE");
+  schedule.add_option("--html", arguments.html, "draw the time line as a page, into this file")->type_name("FILE");
+  return schedule;
+}
+
 CLI::App& declare_scaling(CLI::App& app, Arguments& arguments) {
   ScalingQuestion& question = arguments.scaling;
   CLI::App& scaling = *app.add_subcommand("scaling", "predicts the step time of DP and DDP on more devices");
@@ -240,6 +265,25 @@ int explain_tensor(const Arguments& arguments) {
   return 0;
 }
 
+int explain_schedule(const CLI::App& app, const Arguments& arguments) {
+  for (const char* name : {"--pp", "--micro-batches", "--chunks"}) {
+    if (!is_schedule_file(arguments.schedule) || app.count(name) == 0) continue;
+    throw CLI::ValidationError(name, "is not for a file, which has its own\nLeave one of the two out");
+  }
+  const SeenSchedule seen = schedule_of(arguments.schedule);
+  if (const std::int64_t forwards = std::int64_t{seen.table.stages()} * seen.table.micro_batches();
+      !arguments.html.empty() && forwards > kDrawnForwards)
+    throw CLI::ValidationError("--html", fmt::format("draws up to {} forwards, got {}; leave it out, or choose fewer",
+                                                     kDrawnForwards, forwards));
+  fmt::print("{}", schedule_text(seen));
+  if (!arguments.csv.empty()) {
+    seen.table.save(arguments.csv);
+    fmt::print("table: {}\n", arguments.csv);
+  }
+  if (!arguments.html.empty()) write_page(arguments.html, schedule_html(seen));
+  return 0;
+}
+
 int explain_scaling(const CLI::App& app, const Arguments& arguments) {
   for (const char* name : {"--model", "--batch", "--bucket-mb", "--save-profile"}) {
     if (app.count("--profile") == 0 || app.count(name) == 0) continue;
@@ -269,6 +313,7 @@ int main(int argc, char** argv) {
   const CLI::App& mesh = declare_mesh(app, arguments);
   const CLI::App& ring_attention = declare_ring_attention(app, arguments);
   const CLI::App& tensor = declare_tensor(app, arguments);
+  const CLI::App& schedule = declare_schedule(app, arguments);
   const CLI::App& scaling = declare_scaling(app, arguments);
   declare_report(app, arguments);
   command_line::complete(app);
@@ -281,6 +326,7 @@ int main(int argc, char** argv) {
     if (mesh.parsed()) return explain_mesh(arguments.mesh, arguments.html);
     if (ring_attention.parsed()) return explain_ring_attention(arguments);
     if (tensor.parsed()) return explain_tensor(arguments);
+    if (schedule.parsed()) return explain_schedule(schedule, arguments);
     if (scaling.parsed()) return explain_scaling(scaling, arguments);
     fmt::print("{}", make_report(arguments.report));
     return 0;

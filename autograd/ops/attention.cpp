@@ -178,8 +178,9 @@ class GroupsGuard {
 // If slices share heads of k, each slice must have one of them: with two, its queries would be divided between both,
 // although all of them belong to one.
 void require_shared_heads(const random::SliceContext& context, const Tensor& k) {
-  for (const auto& [width, parts, sharing] : context.columns) {
-    LOCKSTEP_CHECK(sharing == 0 || width != k.size(-3) * k.size(-1) || k.size(-3) == sharing,
+  for (const auto& columns : context.columns) {
+    const std::int64_t sharing = columns.sharing;
+    LOCKSTEP_CHECK(sharing == 0 || columns.run != k.size(-3) * k.size(-1) || k.size(-3) == sharing,
                    "{}: k has {} heads on the {} slices of this rank, which share them with others (ColwiseParallel's "
                    ".repeat); expected one head on each: set .repeat to the slices divided by the heads of k",
                    kAttention, k.size(-3), sharing);

@@ -1,9 +1,12 @@
 #include "lockstep/autograd/ops/creation.h"
 
+#include <optional>
+
 #include "lockstep/autograd/ops/functions.h"
 #include "lockstep/base/check_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
 #include "lockstep/tensor/random/random_ops_internal.h"
+#include "lockstep/tensor/random/slice_context_internal.h"
 
 namespace lockstep {
 
@@ -35,6 +38,31 @@ void require_range(const char* op, std::int64_t low, std::int64_t high, DType dt
   raw::require_fits(op, low, dtype);
   raw::require_fits(op, high - 1, dtype);
 }
+
+// The result of `draw` for a shape. Where tensor parallelism has cut activations, this rank's part of that for the whole.
+template <class Draw>
+Tensor drawn(const char* op, const Shape& shape, const Draw& draw) {
+  const random::SliceContext* const context = random::slice_context();
+  if (!context) return draw(shape);
+  LOCKSTEP_CHECK(
+      !context->is_in_slice,
+      "{}: runs in a SequenceParallel module with parameters, which runs once for each slice of this rank, so "
+      "that the numbers would depend on the ranks; draw them outside of the module",
+      op);
+  const std::optional<random::Share> share = context->share_of(shape);
+  LOCKSTEP_CHECK(
+      share,
+      "{}: shape {}, after {}, whose outputs tensor parallelism has cut; expected the {} columns of this rank in "
+      "the last dimension: draw whole tensors before the layer or after the next RowwiseParallel one",
+      op, shape.to_string(), context->opened_by, context->columns.back().run * context->columns.back().parts);
+  const auto [run, ranks, rank] = *share;
+  if (run == 0 || ranks == 1) return draw(shape);
+  const Tensor whole = draw(Shape{shape.numel() / run, run * ranks});
+  const Tensor own = raw::empty(shape, whole.options());
+  raw::copy(raw::reshape(raw::slice(whole, 1, run * rank, run * (rank + 1), 1), shape), own);
+  return own;
+}
+
 }  // namespace
 
 Tensor empty(const Shape& shape, const TensorOptions& options) {
@@ -78,10 +106,13 @@ Tensor eye(std::int64_t n, std::int64_t m, const TensorOptions& options) {
 }
 
 Tensor rand(const Shape& shape, const TensorOptions& options) {
-  return create("rand", options, [&] { return raw::uniform(shape, 0, 1, options); });
+  return create("rand", options, [&] {
+    return drawn("rand", shape, [&](const Shape& whole) { return raw::uniform(whole, 0, 1, options); });
+  });
 }
 Tensor randn(const Shape& shape, const TensorOptions& options) {
-  return create("randn", options, [&] { return raw::normal(shape, options); });
+  return create("randn", options,
+                [&] { return drawn("randn", shape, [&](const Shape& whole) { return raw::normal(whole, options); }); });
 }
 Tensor rand_like(const Tensor& like, const TensorOptions& options) {
   return named("rand_like", [&] { return rand(like.shape(), like_options(like, options)); });
@@ -132,7 +163,7 @@ Tensor bernoulli(const Tensor& like, double p) {
 Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, const TensorOptions& options) {
   return create("randint", options, [&] {
     require_range("randint", low, high, options.dtype.value_or(kInt64));
-    return raw::randint(low, high, shape, options);
+    return drawn("randint", shape, [&](const Shape& whole) { return raw::randint(low, high, whole, options); });
   });
 }
 Tensor randint(std::int64_t high, const Shape& shape, const TensorOptions& options) {

@@ -35,7 +35,8 @@ Tensor linspace(double start, double end, std::int64_t steps, const TensorOption
 Tensor eye(std::int64_t n, const TensorOptions& options = {});                  ///< (n, n), ones on the diagonal
 Tensor eye(std::int64_t n, std::int64_t m, const TensorOptions& options = {});  ///< the same with m columns
 
-/// Random numbers are a function of seed, micro-batch, site, call and element; see tensor/random/random.h.
+/// Random numbers are a function of seed, micro-batch, site, call and element; see tensor/random/random.h, also for what
+/// they are in layers that several ranks compute together.
 Tensor rand(const Shape& shape, const TensorOptions& options = {});        ///< uniform in [0, 1)
 Tensor randn(const Shape& shape, const TensorOptions& options = {});       ///< normal, mean 0, variance 1
 Tensor rand_like(const Tensor& like, const TensorOptions& options = {});   ///< rand; shape, dtype and device of `like`

@@ -1,4 +1,6 @@
 // Dropout, whose backward draws the mask again.
+#include <optional>
+
 #include "lockstep/autograd/ops/operations_internal.h"
 #include "lockstep/base/check_internal.h"
 #include "lockstep/tensor/half_dtypes_internal.h"
@@ -8,11 +10,7 @@
 namespace lockstep {
 namespace {
 
-// x's elements among those of all ranks (tensor/random/slice_context_internal.h).
-struct Share {
-  std::int64_t run = 0;  // this rank has one run of so many of each `ranks` runs; 0: it has all
-  std::int64_t ranks = 1, rank = 0;
-};
+using random::Share;
 
 Share share_of(const Tensor& x) {
   const random::SliceContext* const context = random::slice_context();
@@ -21,18 +19,13 @@ Share share_of(const Tensor& x) {
       !context->is_in_slice,
       "dropout: runs in a SequenceParallel module with parameters, which runs once for each slice, so that the "
       "numbers would depend on the ranks; give the style to the layers inside of it, and none to the Dropout");
-  if (!context->is_open()) {
-    const bool has_positions = context->positions > 0 && x.dim() >= 2 && x.size(-2) == context->positions;
-    if (!has_positions) return {};
-    return {.run = context->positions * x.size(-1), .ranks = context->ranks, .rank = context->rank};
-  }
-  const std::int64_t run = x.dim() > 0 ? context->run_of(x.size(-1)) : 0;
+  const std::optional<Share> share = context->share_of(x.shape());
   LOCKSTEP_CHECK(
-      run > 0,
+      share,
       "dropout: x is {}, and runs after {}, whose outputs tensor parallelism has cut; expected the {} columns "
       "of this rank: apply dropout to them, or before the layer or after the next RowwiseParallel one",
       describe(x), context->opened_by, context->columns.back().run * context->columns.back().parts);
-  return {.run = run, .ranks = context->ranks, .rank = context->rank};
+  return *share;
 }
 
 // Where a mask is drawn. A run that is no number of whole counter blocks is cut out of the whole mask.

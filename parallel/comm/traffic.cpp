@@ -22,7 +22,7 @@ void add_to(std::vector<LinkTraffic>& links, const LinkTraffic& wanted) {
     return;
   }
   at->bytes += wanted.bytes;
-  ++at->transfers;
+  at->transfers += wanted.transfers;
 }
 
 template <class Wanted>
@@ -38,6 +38,11 @@ void TrafficStats::add(int from, int to, Phase phase, std::int64_t bytes) {
   if (bytes == 0) return;
   add_to(links_, {from, to, phase, bytes, 1});
   add_to(step_links_, {from, to, phase, bytes, 1});
+}
+
+void TrafficStats::add(const TrafficStats& other) {
+  for (const LinkTraffic& link : other.links_) add_to(links_, link);
+  for (const LinkTraffic& link : other.step_links_) add_to(step_links_, link);
 }
 
 void TrafficStats::begin_step() {

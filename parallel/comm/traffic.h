@@ -43,6 +43,7 @@ struct LinkTraffic {
 class TrafficStats {
  public:
   void add(int from, int to, Phase phase, std::int64_t bytes);  ///< counts a transfer
+  void add(const TrafficStats& other);  ///< adds the links of other counters, not their number of steps
   /// All links with traffic, ordered by (from, to, phase).
   const std::vector<LinkTraffic>& links() const { return links_; }
   /// Links with traffic since the last begin_step, which DataParallel and DistributedDataParallel call in every step.

@@ -57,14 +57,22 @@ bool has_same_bits(const Partition& partition, int ranks) {
          (ranks == 1 || (is_power(all / ranks) && (partition.sequence_blocks == 1 || is_power(all))));
 }
 
+// The partition with the number of slices that 0 stands for.
+Partition on_mesh(Partition partition, const DeviceMesh& mesh) {
+  if (partition.tensor_slices == 0) partition.tensor_slices = ranks_of(mesh, "tp");
+  return partition;
+}
+
 void check_partition(const Partition& partition, const DeviceMesh& mesh, const std::string& data_axis) {
   LOCKSTEP_CHECK(partition.micro_batches >= 1 && partition.tensor_slices >= 1 && partition.sequence_blocks >= 1,
-                 "Parallel: {} micro-batches, {} tensor slices, {} sequence blocks; expected 1 or more of each",
+                 "Parallel: {} micro-batches, {} tensor slices, {} sequence blocks; expected 1 or more of each, or 0 "
+                 "tensor slices for as many as ranks of tp",
                  partition.micro_batches, partition.tensor_slices, partition.sequence_blocks);
   const int slices = ranks_of(mesh, "tp");
   LOCKSTEP_CHECK(
       partition.tensor_slices > 1 || slices == 1,
-      "Parallel: axis tp has {} ranks, but the partition has 1 tensor slice; set .partition.tensor_slices to {}",
+      "Parallel: axis tp has {} ranks, but the partition has 1 tensor slice; set .partition.tensor_slices to {}, or to "
+      "0 for as many as ranks",
       slices, slices);
   const int blocks = ranks_of(mesh, "cp"), ranks = ranks_of(mesh, data_axis), all = partition.micro_batches;
   LOCKSTEP_CHECK(partition.sequence_blocks == blocks,
@@ -162,7 +170,7 @@ struct Parallel::State {
 };
 
 Parallel::State::State(nn::Module& of, const DeviceMesh& mesh, const ParallelOptions& options)
-    : module(of), partition(options.partition) {
+    : module(of), partition(on_mesh(options.partition, mesh)) {
   check_axes(mesh);
   const bool is_sharded = has_axis(mesh, "fsdp") && ranks_of(mesh, "dp") == 1;
   const std::string data_axis = is_sharded ? "fsdp" : "dp";
@@ -240,8 +248,8 @@ bool Parallel::stop_requested() const {
 TrainingStats Parallel::stats() const {
   return state_->with_mode([](auto& mode) { return mode.stats(); });
 }
-TrafficStats& Parallel::traffic() {
-  return state_->with_mode([](auto& mode) -> TrafficStats& { return mode.traffic(); });
+const TrafficStats& Parallel::traffic() {
+  return state_->with_mode([](auto& mode) -> const TrafficStats& { return mode.traffic(); });
 }
 std::string Parallel::plan() const { return state_->layout + training_plan().to_string(); }
 TrainingPlan Parallel::training_plan() const {

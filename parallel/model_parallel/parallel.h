@@ -23,6 +23,7 @@
 #include "lockstep/parallel/comm/device_mesh.h"
 #include "lockstep/parallel/model_parallel/context_parallel.h"
 #include "lockstep/parallel/model_parallel/styles.h"
+#include "lockstep/parallel/schedule/schedule.h"
 #include "lockstep/parallel/step/join_options.h"
 #include "lockstep/parallel/step/step.h"
 
@@ -33,14 +34,11 @@ class CommHook;
 /// How a step is divided. It determines the bits.
 struct Partition {
   int micro_batches = 1;           ///< of the whole step, over all ranks
-  int tensor_slices = 1;           ///< of the matrices that ParallelOptions::plan names
+  int tensor_slices = 1;           ///< of the matrices that ParallelOptions::plan names; 0: as many as ranks along tp
   int sequence_blocks = 1;         ///< as many as ranks along cp
   bool sequence_parallel = false;  ///< with several tensor slices: the modules between them work on parts of sequences
   ContextAttention attention = ContextAttention::kRingZigzag;  ///< over several sequence blocks
 };
-
-/// The order of micro-batches in a pipeline.
-enum class Schedule : std::uint8_t { kGPipe, k1F1B, kInterleaved, kZeroBubble };
 
 /// Options of Parallel.
 struct ParallelOptions {
@@ -85,11 +83,12 @@ class Parallel : public TrainingStep<Parallel> {
   /// Calls `body`, which may read all parameters. Meanwhile the model is not context-parallel: a rank may run it alone,
   /// on whole sequences.
   void gathered(FunctionRef<void()> body);
-  [[nodiscard]] NoSync no_sync();      ///< as in the training mode
-  void request_stop();                 ///< as in the training mode
-  bool stop_requested() const;         ///< as in the training mode
-  TrainingStats stats() const;         ///< of the reductions
-  TrafficStats& traffic();             ///< of group(); an axis counts its own: mesh["cp"].group()->traffic()
+  [[nodiscard]] NoSync no_sync();  ///< as in the training mode
+  void request_stop();             ///< as in the training mode
+  bool stop_requested() const;     ///< as in the training mode
+  TrainingStats stats() const;     ///< of the reductions
+  /// Of all axes, as DistributedDataParallel::traffic; those of one axis are mesh["tp"].group()->traffic().
+  const TrafficStats& traffic();
   std::string plan() const;            ///< what the axes do, and training_plan(), as text
   TrainingPlan training_plan() const;  ///< of the training mode, without the traffic of attention
   /// Throw InvalidArgument: use DistributedDataParallel or ShardedDataParallel.

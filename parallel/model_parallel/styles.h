@@ -30,8 +30,9 @@ struct VocabParallel {
 };
 /// A module outside of the cut ones that works on a part of the sequence. Between a ColwiseParallel layer and the
 /// RowwiseParallel one, a norm of each head, as q_norm: it runs once for each slice, on the slice's heads (batch, time,
-/// heads, dim), (batch, heads, time, dim), or (batch, time, dim) where a slice has one. There, a module with parameters
-/// needs this style.
+/// heads, dim), (batch, heads, time, dim), or (batch, time, dim) where a slice has one. In a copy of the columns, as
+/// transpose(1, 2).contiguous(), the time must not be as long as this rank's heads. There, a module with parameters needs
+/// this style.
 struct SequenceParallel {};
 /// A MultiheadAttention whose heads are cut, with its projections. The number of heads must be divisible by that of
 /// slices. An attn_mask for each head is passed for all heads.

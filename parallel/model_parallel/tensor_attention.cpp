@@ -41,7 +41,7 @@ std::vector<Tensor> AttentionRunner::project(const Tensor& query, const Tensor& 
     const Tensor* const inputs[] = {&query, &key, &value};
     for (std::int64_t i = 0; i < kParts; ++i) projected.push_back(outputs(*inputs[i], i, 1)[0]);
   }
-  TensorRegion::current()->open(path_, kParts * projected[0].size(-1), kParts);
+  TensorRegion::current()->open(path_, {.run = projected[0].size(-1), .parts = kParts});
   return projected;
 }
 

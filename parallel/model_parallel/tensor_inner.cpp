@@ -102,7 +102,7 @@ class InnerCheck final : public nn::ModuleRunner {
 // --- SequenceParallel ---------------------------------------------------------------------------------------------
 
 // The dimension of x in which this rank's slices lie one after another: its heads or its columns. Where another dimension
-// is as long as the heads, they are the one whose elements are a head apart, as in a view of the columns. -1: none, or
+// is as long as the heads, they are the one whose elements are a head apart, if x is a view of the columns. -1: none, or
 // several are possible.
 std::int64_t slice_dimension(const random::SliceContext& context, const Tensor& x, std::int64_t slices) {
   const auto is_cut = [&](std::int64_t size, std::int64_t width) {
@@ -114,7 +114,9 @@ std::int64_t slice_dimension(const random::SliceContext& context, const Tensor& 
     if (is_cut(x.size(i), x.size(i) * x.size(last))) found.push_back(i);
   }
   if (last >= 1 && is_cut(x.size(last), x.size(last))) found.push_back(last);
-  if (found.size() > 1)
+  const bool is_view = std::ranges::any_of(
+      context.columns, [&](const auto& columns) { return columns.storage == x.impl().storage.get(); });
+  if (found.size() > 1 && is_view)
     std::erase_if(found, [&](std::int64_t i) { return x.strides()[static_cast<std::size_t>(i)] != x.size(last); });
   return found.size() == 1 || (slices == 1 && !found.empty()) ? found[0] : -1;
 }
@@ -148,7 +150,8 @@ class SliceModuleRunner final : public nn::ModuleRunner {
         context,
         fmt::format("parallelize: {} is SequenceParallel and runs {}: x is {}; expected {} heads * dim in one "
                     "dimension and the last, (batch, time, heads, dim) or (batch, heads, time, dim), or (batch, time, "
-                    "{}), and no other dimension that could be the heads: use reshape({{batch * time, heads, dim}})",
+                    "{}); in a copy of the columns no other dimension may be as long as the heads: use "
+                    "reshape({{batch * time, heads, dim}})",
                     path_, place_of(context, *ends_), describe(x), run, run));
   }
 

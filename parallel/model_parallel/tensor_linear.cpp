@@ -137,7 +137,11 @@ Tensor ColwiseRunner::run(const std::vector<Tensor>& inputs, Forward /*forward*/
     outputs.push_back(linear(entered[j], weights[j], biases.empty() ? Tensor() : biases[j]));
   const Tensor y = join_columns(outputs, style_.parts);
   if (style_.gather_output) return gathered_columns(slices_, y, style_.parts);
-  if (region) region->open(path_, y.size(-1), style_.parts, style_.repeat > 1);
+  if (region)
+    region->open(path_, {.run = y.size(-1) / style_.parts,
+                         .parts = style_.parts,
+                         .sharing = style_.repeat > 1 ? slices_->local() : 0,
+                         .storage = y.impl().storage.get()});
   return y;
 }
 

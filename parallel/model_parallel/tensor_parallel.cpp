@@ -73,18 +73,20 @@ void check_colwise(const StyledModule& each, const ColwiseParallel& style, int s
   LOCKSTEP_CHECK(outputs % style.parts == 0, "{}: {}: .parts = {}: {} outputs are not {} equal parts", kOp, each.path,
                  style.parts, outputs, style.parts);
   const std::int64_t part = outputs / style.parts;
-  LOCKSTEP_CHECK(part % slices == 0, "{}: {}: {} outputs{} cannot be cut into {} slices", kOp, each.path, part,
-                 style.parts > 1 ? " of each part" : "", slices);
+  const std::string columns = style.parts == 1
+                                  ? fmt::format("{} outputs", outputs)
+                                  : fmt::format("{} outputs in {} parts: {} of each part", outputs, style.parts, part);
+  LOCKSTEP_CHECK(part % slices == 0, "{}: {}: {} cannot be cut into {} slices; use a number of slices that divides {}",
+                 kOp, each.path, columns, slices, part);
   std::vector<std::int64_t> possible;
   for (std::int64_t n = 1; n <= part / style.multiple_of; ++n) {
     if (part % n == 0 && part / n % style.multiple_of == 0) possible.push_back(n);
   }
-  LOCKSTEP_CHECK(part / slices % style.multiple_of == 0,
-                 "{}: {}: {} outputs in {} slices: {} columns are not whole heads of {}; {}", kOp, each.path, part,
-                 slices, part / slices, style.multiple_of,
-                 possible.empty()
-                     ? std::string("set .multiple_of to the size of a head")
-                     : fmt::format("use {} slices", choice_of(possible)) + repeat_hint(style, part, slices));
+  LOCKSTEP_CHECK(
+      part / slices % style.multiple_of == 0, "{}: {}: {} in {} slices: {} columns are not whole heads of {}; {}", kOp,
+      each.path, columns, slices, part / slices, style.multiple_of,
+      possible.empty() ? std::string("set .multiple_of to the size of a head")
+                       : fmt::format("use {} slices", choice_of(possible)) + repeat_hint(style, part, slices));
 }
 
 void check_rowwise(const StyledModule& each, int slices) {

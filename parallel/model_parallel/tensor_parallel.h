@@ -31,7 +31,7 @@ namespace lockstep::parallel {
 
 /// Options of parallelize.
 struct TensorParallelOptions {
-  int tensor_slices = 0;           ///< T, a multiple of the ranks by a power of two; 0: as many as ranks
+  int tensor_slices = 0;           ///< T, a multiple of the ranks by a power of two; 0: as many as ranks of the axis
   bool sequence_parallel = false;  ///< outside of the regions each rank has a part of the sequence, dimension -2
   ParallelPlan plan = {};          ///< which modules are cut, and how; the others are whole on every rank
 };
@@ -64,7 +64,7 @@ struct TensorPlan {
 
 /// Cuts the modules that the plan names, once and for all: keeps this rank's slices, and frees the rest. Deferred
 /// parameters that are cut get this rank's values alone. Call it before an optimizer or a training mode is constructed.
-/// Collective along the axis. Throws InvalidArgument, before anything is changed, for a plan that does not fit the
+/// Collective along the axis. Modules of one model may be cut by several calls with the same axis. Throws InvalidArgument, before anything is changed, for a plan that does not fit the
 /// model; CommError if ranks have different options.
 TensorPlan parallelize(nn::Module& module, const DeviceMesh& axis, const TensorParallelOptions& options);
 

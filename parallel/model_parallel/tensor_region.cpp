@@ -196,9 +196,9 @@ const std::vector<Tensor>& TensorRegion::enter(const Tensor& x) {
   return entries_.emplace_back(Entry{x, x.version(), has_history, enter_slices(slices_, x)}).entered;
 }
 
-void TensorRegion::open(const std::string& layer, std::int64_t own_columns, std::int64_t parts, bool repeated) {
+void TensorRegion::open(const std::string& layer, const Columns& own) {
   opened_by = layer;
-  columns.push_back({.run = own_columns / parts, .parts = parts, .sharing = repeated ? slices_->local() : 0});
+  columns.push_back(own);
 }
 
 Tensor RegionRunner::run(const std::vector<Tensor>& inputs, Forward forward) const {

@@ -39,9 +39,8 @@ class TensorRegion final : public random::SliceContext {
 
   // As enter_slices. Layers with the same input share the sum.
   const std::vector<Tensor>& enter(const Tensor& x);
-  // From the layer whose outputs are cut, `columns` on this rank, to one whose inputs are. If they are repeated, several
-  // slices share them.
-  void open(const std::string& layer, std::int64_t own_columns, std::int64_t parts, bool repeated = false);
+  // From the layer whose outputs are cut to one whose inputs are.
+  void open(const std::string& layer, const Columns& own);
   void close() { columns.clear(); }
 
  private:

@@ -7,6 +7,7 @@
 #include "lockstep/autograd/ops/operations_internal.h"
 #include "lockstep/base/check_internal.h"
 #include "lockstep/parallel/model_parallel/context_blocks_internal.h"
+#include "lockstep/tensor/random/slice_context_internal.h"
 
 namespace lockstep::parallel {
 namespace {
@@ -72,6 +73,14 @@ Tensor ulysses_attention(const Group& group, const Tensor& q, const Tensor& k, c
   LOCKSTEP_CHECK(q.dim() >= 3 && k.dim() == q.dim() && v.dim() == q.dim(),
                  "context_parallel: q is {}, k {}, v {}; with kUlysses expected (..., heads, time, dim)", describe(q),
                  describe(k), describe(v));
+  // Which heads a rank has then depends on the number of ranks that share the slices.
+  const random::SliceContext* const slices = random::slice_context();
+  LOCKSTEP_CHECK(
+      options.dropout_p == 0 || !slices || !slices->is_open(),
+      "context_parallel: attention has dropout and runs after {}, whose outputs tensor parallelism has cut; "
+      "with kUlysses the heads of this rank, and so the masks, depend on the mesh: use kRingZigzag or kRing, "
+      "or no dropout in attention",
+      slices->opened_by);
   const std::int64_t heads = q.size(kHeads), ranks = group->size();
   LOCKSTEP_CHECK(heads % ranks == 0,
                  "context_parallel: {} heads cannot be distributed evenly to {} ranks, as kUlysses needs; use a number "

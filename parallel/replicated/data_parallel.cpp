@@ -67,7 +67,7 @@ DataParallel::~DataParallel() = default;
 nn::Module& DataParallel::module() const { return state_->module; }
 StepWatchers& DataParallel::watchers() { return state_->watchers; }
 TrainingPlan DataParallel::plan() const { return replicated_plan(state_->module, 1); }
-TrafficStats& DataParallel::traffic() { return state_->traffic->stats(); }
+const TrafficStats& DataParallel::traffic() { return state_->traffic->stats(); }
 
 void DataParallel::State::begin_step(int running) {
   LOCKSTEP_CHECK(nn::current_replica_view() == nullptr,

@@ -8,6 +8,8 @@
 #include "lockstep/parallel/replicated/distributed_state_internal.h"
 #include "lockstep/parallel/step/model_check_internal.h"
 #include "lockstep/parallel/step/recorder.h"
+#include "lockstep/parallel/step/shared_runner_internal.h"
+#include "lockstep/parallel/step/step_failure_internal.h"
 #include "lockstep/tensor/kernels/kernels_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
 #include "lockstep/tensor/random/random.h"
@@ -83,9 +85,16 @@ void DistributedDataParallel::State::prepare() {
   attach_reducer();
 }
 
-void DistributedDataParallel::State::begin_forward() {
-  prepare();
-  if (autograd::grad_mode()) watch_step(/*is_of_user=*/true);
+// The other ranks wait in the layers that they share with this one, or in the backward.
+Tensor DistributedDataParallel::State::forward(FunctionRef<Tensor()> run_module) {
+  const auto call = [&] {
+    prepare();
+    if (autograd::grad_mode()) watch_step(/*is_of_user=*/true);
+    const random::MicroBatchGuard micro_batch(group->rank());
+    return run_module();
+  };
+  const bool is_reduced = autograd::grad_mode() && local_depth == 0;
+  return is_alone() && !is_reduced ? call() : run_or_end(*this, call);
 }
 
 // Accumulated gradients that are means over all ranks are added after the step. Accumulated gradients of this rank
@@ -104,6 +113,7 @@ void DistributedDataParallel::State::reach(std::size_t, autograd::Run& run) {
 
 // A backward that the user called is a step of one micro-batch per rank. It owns the step, so that an error ends both.
 void DistributedDataParallel::State::begin_backward_step(autograd::Run& run) {
+  run.at_error([this](const std::exception& error) { end_failed_step(error); });
   LOCKSTEP_CHECK(!joining || (micro_batches_per_rank == 1 && weighting == Weighting::kEqual),
                  "DistributedDataParallel: inside join, with {} micro-batches per rank{}, joined ranks cannot "
                  "take part in the step of loss.backward(); call backward(x, y, loss_fn)",
@@ -115,7 +125,6 @@ void DistributedDataParallel::State::begin_backward_step(autograd::Run& run) {
   of_run.weighted = false;
   of_run.run = &run;
   auto owned = std::make_shared<ReducedStep>(schedule.buckets(), of_run, step);
-  run.at_error([this](const std::exception& error) { end_failed_step(error); });
   // Only launches: the callbacks of the other models in this backward launch theirs before any rank waits.
   run.at_end([&queue, &run, owned] {
     queue.launch_rest(run);
@@ -152,15 +161,11 @@ void DistributedDataParallel::State::end_join() {
 // --- the public class ---------------------------------------------------------------------------------------------
 
 Tensor DistributedDataParallel::operator()(const Tensor& x) {
-  state_->begin_forward();
-  const random::MicroBatchGuard micro_batch(state_->group->rank());
-  return state_->module(x);
+  return state_->forward([&] { return state_->module(x); });
 }
 
 Tensor DistributedDataParallel::operator()(const std::vector<Tensor>& inputs) {
-  state_->begin_forward();
-  const random::MicroBatchGuard micro_batch(state_->group->rank());
-  return state_->module(inputs);
+  return state_->forward([&] { return state_->module(inputs); });
 }
 
 Tensor DistributedDataParallel::run(const Batch& batch, MicroBatchLoss loss_fn) { return state_->run(batch, loss_fn); }
@@ -174,6 +179,12 @@ void DistributedDataParallel::join(FunctionRef<void()> body, const JoinOptions& 
 NoSync DistributedDataParallel::no_sync() {
   state_->gradients_are_means = false;  // from now on grad() is this rank's; a mean is the same on all ranks
   return NoSync(&state_->local_depth);
+}
+
+// Of a model in slices, ranks of other groups than the slices' wait for this one in the next step.
+double DistributedDataParallel::clip_grad_norm_(double max_norm) {
+  const auto clip = [&] { return clip_gradients(state_->module, max_norm); };
+  return runner_groups(state_->module, SharedRunner::Part::kModel).empty() ? clip() : run_or_end(*state_, clip);
 }
 
 nn::Module& DistributedDataParallel::module() const { return state_->module; }
@@ -199,7 +210,9 @@ TrainingStats DistributedDataParallel::stats() const {
   return stats;
 }
 
-TrafficStats& DistributedDataParallel::traffic() { return state_->group->traffic(); }
+const TrafficStats& DistributedDataParallel::traffic() {
+  return state_->traffic.with(state_->module, &state_->group->traffic());
+}
 
 TrainingPlan DistributedDataParallel::plan() const {
   TrainingPlan plan = replicated_plan(state_->module, state_->micro_batches_per_rank);

@@ -76,14 +76,19 @@ class DistributedDataParallel : public TrainingStep<DistributedDataParallel> {
   /// second call and after the first synchronised backward, CommError if ranks register different hooks.
   void register_comm_hook(std::shared_ptr<CommHook> hook);
 
+  /// nn::clip_grad_norm_; of a model that tensor parallelism has cut, over all slices: all ranks must call it.
+  double clip_grad_norm_(double max_norm);
+
   /// Requests a stop, for example after Ctrl-C. The request is sent with the next synchronised step, so that
   /// stop_requested() becomes true on all ranks after the same step.
   void request_stop();
   bool stop_requested() const;  ///< true if any rank had requested a stop in the last step
 
   TrainingStats stats() const;  ///< of this rank
-  TrafficStats& traffic();      ///< the group's counters
-  TrainingPlan plan() const;    ///< memory, and the traffic of the buckets, of this rank
+  /// The group's counters. Of a model that several ranks share (axes cp and tp) those of the axes' groups are added, in
+  /// a copy that the next call replaces.
+  const TrafficStats& traffic();
+  TrainingPlan plan() const;  ///< memory, and the traffic of the buckets, of this rank
   /// Names of the parameters that this rank did not use in the last synchronised backward.
   std::vector<std::string> unused_parameters() const;
   // backward(x, y, loss_fn): see step.h. `x` and `y` are this rank's. The returned loss is the mean over the

@@ -21,7 +21,7 @@ struct DistributedDataParallel::State final : DistributedTraining, ReducedModel 
 
   // --- a step ---
   void prepare() override;
-  void begin_forward();  // of operator()
+  Tensor forward(FunctionRef<Tensor()> run_module);  // of operator()
   GradientReducer& reducer() override { return schedule.buckets(); }
   const std::vector<nn::Parameter>& with_means() const override;
   const std::vector<nn::Parameter>& with_own() const override;

@@ -19,8 +19,18 @@ struct GradientAccumulation::State {
   State(nn::Module& module, const GradientAccumulationOptions& options)
       : module(module), options(options), micro_batches(module) {}
   MicroBatchPlan plan(const Batch& batch) const;
+  void begin_step(bool is_of_user) {
+    RunnerTraffic::begin_step(module, nullptr);
+    watchers.begin_step({.is_of_user = is_of_user});
+  }
   Tensor run(const Batch& batch, MicroBatchLoss loss_fn);
   Tensor evaluate(const Batch& batch, MicroBatchLoss loss_fn);
+  Tensor forward(FunctionRef<Tensor()> run_module) {  // of operator()
+    return run_or_end(*this, [&] {
+      if (autograd::grad_mode()) begin_step(/*is_of_user=*/true);
+      return run_module();
+    });
+  }
   void end_failed_step(const std::exception& error) {
     failures.tell(runner_groups(module), "GradientAccumulation", error);
   }
@@ -30,6 +40,7 @@ struct GradientAccumulation::State {
   MicroBatchesInTurn micro_batches;
   StepWatchers watchers;
   StepFailures failures;
+  RunnerTraffic traffic;
   bool has_checked_gradients = false;
 };
 
@@ -45,14 +56,13 @@ GradientAccumulation::GradientAccumulation(nn::Module& module, const GradientAcc
 GradientAccumulation::~GradientAccumulation() = default;
 
 Tensor GradientAccumulation::operator()(const Tensor& x) const {
-  if (autograd::grad_mode()) state_->watchers.begin_step({.is_of_user = true});
-  return state_->module(x);
+  return state_->forward([&] { return state_->module(x); });
 }
 Tensor GradientAccumulation::operator()(const std::vector<Tensor>& inputs) const {
-  if (autograd::grad_mode()) state_->watchers.begin_step({.is_of_user = true});
-  return state_->module(inputs);
+  return state_->forward([&] { return state_->module(inputs); });
 }
 nn::Module& GradientAccumulation::module() const { return state_->module; }
+const TrafficStats& GradientAccumulation::traffic() { return state_->traffic.with(state_->module, nullptr); }
 StepWatchers& GradientAccumulation::watchers() { return state_->watchers; }
 TrainingPlan GradientAccumulation::plan() const {
   return replicated_plan(state_->module, state_->options.micro_batches);
@@ -75,7 +85,7 @@ Tensor GradientAccumulation::State::run(const Batch& batch, MicroBatchLoss loss_
   const StepScale scale = plan.scale();
   check_same_batch_of_slices("GradientAccumulation", module, batch);
   micro_batches.update();
-  watchers.begin_step({});
+  begin_step(/*is_of_user=*/false);
   AccumulatedGradients accumulated(micro_batches.parameters());
   std::vector<Tensor> losses;
   NoObserver none;

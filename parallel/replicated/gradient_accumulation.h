@@ -33,6 +33,7 @@ class GradientAccumulation : public TrainingStep<GradientAccumulation> {
   Tensor operator()(const std::vector<Tensor>& inputs) const;  ///< the module's forward_inputs
   nn::Module& module() const;                                  ///< the module that was passed to the constructor
   TrainingPlan plan() const;                                   ///< memory
+  const TrafficStats& traffic();  ///< of a model that several ranks share: the sum over their groups
 
   // backward(x, y, loss_fn): see step.h. Adds to accumulated gradients.
 

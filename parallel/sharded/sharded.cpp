@@ -5,6 +5,7 @@
 #include "lockstep/parallel/sharded/sharded_state_internal.h"
 #include "lockstep/parallel/step/recorder.h"
 #include "lockstep/parallel/step/shared_runner_internal.h"
+#include "lockstep/parallel/step/step_failure_internal.h"
 
 namespace lockstep::parallel {
 namespace {
@@ -73,7 +74,10 @@ Tensor ShardedDataParallel::run_evaluation(const Batch& batch, MicroBatchLoss lo
 
 double ShardedDataParallel::clip_grad_norm_(double max_norm) {
   const std::vector<ProcessGroup*> slices = runner_groups(state_->module, SharedRunner::Part::kModel);
-  return clip_pieces(*state_->group, slices.empty() ? nullptr : slices[0], state_->named, *state_->gradients, max_norm);
+  return run_or_end(*state_, [&] {
+    return clip_pieces(*state_->group, slices.empty() ? nullptr : slices[0], state_->named, *state_->gradients,
+                       max_norm);
+  });
 }
 
 void ShardedDataParallel::gathered(FunctionRef<void()> body) { state_->gathered(body); }
@@ -88,7 +92,9 @@ NoSync ShardedDataParallel::no_sync() {
 }
 
 std::shared_ptr<ProcessGroup> ShardedDataParallel::group() const { return state_->group; }
-TrafficStats& ShardedDataParallel::traffic() { return state_->group->traffic(); }
+const TrafficStats& ShardedDataParallel::traffic() {
+  return state_->traffic.with(state_->module, &state_->group->traffic());
+}
 void ShardedDataParallel::request_stop() { state_->wants_stop = true; }
 bool ShardedDataParallel::stop_requested() const { return state_->last.stop > 0; }
 

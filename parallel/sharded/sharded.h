@@ -120,7 +120,7 @@ class ShardedDataParallel : public TrainingStep<ShardedDataParallel> {
   bool stop_requested() const;  ///< true if any rank requested a stop in the last step
 
   TrainingPlan plan() const;                           ///< memory and traffic of this rank
-  TrafficStats& traffic();                             ///< the group's counters
+  const TrafficStats& traffic();                       ///< as DistributedDataParallel::traffic
   TrainingStats stats() const;                         ///< of the reduce-scatters; a bucket is a unit
   std::vector<std::string> unused_parameters() const;  ///< not used by this rank in the last synchronised backward
 

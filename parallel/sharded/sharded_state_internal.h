@@ -54,7 +54,7 @@ struct ShardedDataParallel::State final : DistributedTraining {
   std::vector<ProcessGroup*> groups() const override { return {group.get(), &gradients->group()}; }
   void check_join(const JoinOptions& options) const override;
   void drop_gradients() override;
-  Tensor run_local(const MicroBatchPlan& plan, const Batch& batch, MicroBatchLoss loss_fn) override;
+  bool is_alone() const override { return false; }  // gathers are collectives also in no_sync
   void enter_backward(std::size_t unit);
   // Called when something reads parameters that are not there.
   void need(const Storage& storage);

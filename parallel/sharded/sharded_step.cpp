@@ -77,11 +77,6 @@ void ShardedDataParallel::State::drop_gradients() {
   DistributedTraining::drop_gradients();
 }
 
-// Gathers are collectives also in no_sync, so the other ranks have to be told of an error.
-Tensor ShardedDataParallel::State::run_local(const MicroBatchPlan& plan, const Batch& batch, MicroBatchLoss loss_fn) {
-  return run_or_end(*this, [&] { return DistributedTraining::run_local(plan, batch, loss_fn); });
-}
-
 void ShardedDataParallel::State::check_join(const JoinOptions& join_options) const {
   LOCKSTEP_CHECK(join_options.shadow_step,
                  "ShardedDataParallel: join without .shadow_step, but a rank without data has a part of the model to "

@@ -62,7 +62,8 @@ StepInputs DistributedTraining::inputs(StepSummary own) const {
           .counts_joined = joining && joining->options().divide_by_initial_world_size};
 }
 
-void DistributedTraining::watch_step(bool is_of_user) const {
+void DistributedTraining::watch_step(bool is_of_user) {
+  RunnerTraffic::begin_step(module, &group->traffic());
   const bool is_out = joining && joining->is_out();
   watchers.begin_step({.is_of_user = is_of_user,
                        .has_parameters = !is_out || static_cast<bool>(joining->options().shadow_step),
@@ -70,15 +71,14 @@ void DistributedTraining::watch_step(bool is_of_user) const {
 }
 
 Tensor DistributedTraining::run(const Batch& batch, MicroBatchLoss loss_fn) {
-  prepare();
-  const MicroBatchPlan of_batch = plan(rows_of(mode, batch));
-  LOCKSTEP_CHECK(!micro_batches.parameters().empty(),
-                 "{}: no parameter of the module requires grad; unfreeze one, or do not call backward", mode);
-  const bool is_alone = local_depth > 0 && runner_groups(module).empty();  // no rank waits for this one
-  if (is_alone) return run_local(of_batch, batch, loss_fn);
-  return run_or_end(*this, [&] {
+  const auto any_step = [&] {
+    prepare();
+    const MicroBatchPlan of_batch = plan(rows_of(mode, batch));
+    LOCKSTEP_CHECK(!micro_batches.parameters().empty(),
+                   "{}: no parameter of the module requires grad; unfreeze one, or do not call backward", mode);
     return local_depth > 0 ? run_local(of_batch, batch, loss_fn) : run_step(of_batch, batch, loss_fn);
-  });
+  };
+  return local_depth > 0 && is_alone() ? any_step() : run_or_end(*this, any_step);
 }
 
 void DistributedTraining::run_micro_batches(const MicroBatchPlan& of_batch, const Batch& batch, MicroBatchLoss loss_fn,
@@ -182,11 +182,11 @@ void DistributedTraining::finish_local(const MicroBatchPlan& of_batch, Accumulat
 
 // The sum over the ranks is that of a step's summary. No rank returns before all have read what is gathered.
 Tensor DistributedTraining::evaluate(const Batch& batch, MicroBatchLoss loss_fn) {
-  prepare();
-  MicroBatchPlan of_batch = plan(rows_of(mode, batch));
-  of_batch.evaluates = true;
-  std::vector<Tensor> losses;
   return run_or_end(*this, [&] {
+    prepare();
+    MicroBatchPlan of_batch = plan(rows_of(mode, batch));
+    of_batch.evaluates = true;
+    std::vector<Tensor> losses;
     run_micro_batches(of_batch, batch, loss_fn, losses, [] {});
     const StepInputs of_step = inputs({.micro_batches = of_batch.running(),
                                        .samples = of_batch.samples,
@@ -226,11 +226,11 @@ void DistributedTraining::join(FunctionRef<void()> body, const JoinOptions& opti
   if (!options.enable) return body();
   LOCKSTEP_CHECK(!joining, "{}: join inside join of the same model", mode);
   LOCKSTEP_CHECK(local_depth == 0, "{}: join inside no_sync, where no step is synchronised", mode);
-  check_join(options);
-  prepare();
-  joining.emplace(mode, options, *group);
   const Finally leave([this] { joining.reset(); });
   run_or_end(*this, [&] {
+    check_join(options);
+    prepare();
+    joining.emplace(mode, options, *group);
     body();
     shadow();
   });

@@ -11,6 +11,7 @@
 #include "lockstep/parallel/step/joining_internal.h"
 #include "lockstep/parallel/step/micro_batch_loop_internal.h"
 #include "lockstep/parallel/step/reduced_step_internal.h"
+#include "lockstep/parallel/step/shared_runner_internal.h"
 #include "lockstep/parallel/step/step_failure_internal.h"
 #include "lockstep/parallel/step/step_watchers_internal.h"
 
@@ -45,6 +46,7 @@ class DistributedTraining {
   std::optional<Joining> joining;
   int local_depth = 0;  // > 0: gradients stay on this rank, in no_sync and before the last micro-batch
   bool wants_stop = false;
+  RunnerTraffic traffic;
   StepSummary last = {};  // sum over all ranks, in the last step
   StepWatchers watchers;
 
@@ -83,14 +85,16 @@ class DistributedTraining {
   void attach_reducer();
   StepInputs inputs(StepSummary own) const;
   // Tells the watchers of a step whose backward is the user's own or not.
-  void watch_step(bool is_of_user) const;
+  void watch_step(bool is_of_user);
   Tensor run_step(const MicroBatchPlan& plan, const Batch& batch, MicroBatchLoss loss_fn);
-  virtual Tensor run_local(const MicroBatchPlan& plan, const Batch& batch, MicroBatchLoss loss_fn);
+  // Whether no rank waits for this one while it computes without a reduction.
+  virtual bool is_alone() const { return runner_groups(module).empty(); }
   void finish_step();
   void finish_local(const MicroBatchPlan& plan, AccumulatedGradients& own);
 
  private:
   MicroBatchPlan plan(std::int64_t samples) const;
+  Tensor run_local(const MicroBatchPlan& plan, const Batch& batch, MicroBatchLoss loss_fn);
   void run_micro_batches(const MicroBatchPlan& plan, const Batch& batch, MicroBatchLoss loss_fn,
                          std::vector<Tensor>& losses, FunctionRef<void()> before_last);
   void complete(std::size_t parameter, autograd::Run& run);

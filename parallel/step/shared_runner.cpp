@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <fmt/ranges.h>
+
 #include "lockstep/base/check_internal.h"
 
 namespace lockstep::parallel {
@@ -61,6 +63,25 @@ void require_model_ranks(const char* mode, const ProcessGroup& slices, const Pro
         mode, slices.size());
 }
 
+std::vector<int> global_ranks(const ProcessGroup& group) {
+  std::vector<int> ranks;
+  for (int r = 0; r < group.size(); ++r) ranks.push_back(group.global_rank(r));
+  return ranks;
+}
+
+// The norm, checkpoints and `gathered` know one group that has all slices.
+void require_one_model_group(const char* mode, const std::vector<ProcessGroup*>& groups) {
+  for (const ProcessGroup* each : groups) {
+    const std::vector<int> first = global_ranks(*groups[0]), own = global_ranks(*each);
+    LOCKSTEP_CHECK(
+        own == first,
+        "{}: parallelize has cut one part of the model over the ranks {}, and another one over the ranks {}; "
+        "pass the same axis to all calls of parallelize, or several axes as one: "
+        "mesh.flatten({{\"dp\", \"tp\"}})",
+        mode, fmt::join(first, ", "), fmt::join(own, ", "));
+  }
+}
+
 }  // namespace
 
 std::shared_ptr<const SharedRunner> model_runner(nn::Module& module) {
@@ -76,11 +97,39 @@ std::vector<ProcessGroup*> runner_groups(nn::Module& module, SharedRunner::Part 
   return groups_of(module, &part);
 }
 
+namespace {
+
+// The counters of the runners' groups, without `own`.
+std::vector<TrafficStats*> other_counters(nn::Module& module, const TrafficStats* own) {
+  std::vector<TrafficStats*> counters;
+  for (ProcessGroup* group : runner_groups(module)) {
+    TrafficStats* const each = &group->traffic();
+    if (each != own && std::ranges::find(counters, each) == counters.end()) counters.push_back(each);
+  }
+  return counters;
+}
+
+}  // namespace
+
+const TrafficStats& RunnerTraffic::with(nn::Module& module, TrafficStats* own) {
+  std::vector<TrafficStats*> counters = other_counters(module, own);
+  if (own && counters.empty()) return *own;
+  if (own) counters.insert(counters.begin(), own);
+  sum_ = counters.empty() ? TrafficStats() : *counters[0];
+  for (std::size_t i = 1; i < counters.size(); ++i) sum_.add(*counters[i]);
+  return sum_;
+}
+
+void RunnerTraffic::begin_step(nn::Module& module, const TrafficStats* own) {
+  for (TrafficStats* const each : other_counters(module, own)) each->begin_step();
+}
+
 void require_runner_ranks(const char* mode, nn::Module& module, const ProcessGroup* group) {
   for (const ProcessGroup* blocks : runner_groups(module, SharedRunner::Part::kSequence))
     require_sequence_ranks(mode, *blocks, group);
-  for (const ProcessGroup* slices : runner_groups(module, SharedRunner::Part::kModel))
-    require_model_ranks(mode, *slices, group);
+  const std::vector<ProcessGroup*> of_slices = runner_groups(module, SharedRunner::Part::kModel);
+  require_one_model_group(mode, of_slices);
+  for (const ProcessGroup* slices : of_slices) require_model_ranks(mode, *slices, group);
 }
 
 }  // namespace lockstep::parallel

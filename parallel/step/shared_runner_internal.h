@@ -49,11 +49,25 @@ std::shared_ptr<const SharedRunner> model_runner(nn::Module& module);
 // Their groups, each once.
 std::vector<ProcessGroup*> runner_groups(nn::Module& module);
 std::vector<ProcessGroup*> runner_groups(nn::Module& module, SharedRunner::Part part);
+// The traffic of a mode whose model has such runners: of the mode's group, and of theirs.
+class RunnerTraffic {
+ public:
+  // The counters of `own`, null without a group of the mode, and of the runners' groups. With other groups than `own`,
+  // the result is a copy, which the next call replaces.
+  const TrafficStats& with(nn::Module& module, TrafficStats* own);
+  // A step begins for the runners' groups. Those that share `own`'s counters have their steps from the mode.
+  static void begin_step(nn::Module& module, const TrafficStats* own);
+
+ private:
+  TrafficStats sum_;
+};
+
 // Throws InvalidArgument, naming `mode`, unless `group` (null: this process alone) fits each runner's group.
 //
 // It has all ranks that share a sequence, since each has a part of the gradients, at equal distances and in their order:
 // then a rank's micro-batches have numbers that depend on its sequence block and its place among the others, and not on
-// the mesh. And it has one of the ranks that share a model, since the others have other parameters.
+// the mesh. And it has one of the ranks that share a model, since the others have other parameters. All parts of a model
+// are shared by the same ranks.
 void require_runner_ranks(const char* mode, nn::Module& module, const ProcessGroup* group);
 
 }  // namespace lockstep::parallel

@@ -13,8 +13,9 @@
 namespace lockstep::parallel {
 
 void SquaredNorm::add(const nn::ParameterSlice* slice, double sum) {
-  const bool is_next =
-      slice && !entries_.empty() && entries_.back().first && entries_.back().first->name == slice->name;
+  const Entry* const last = entries_.empty() ? nullptr : &entries_.back();
+  const bool is_next = slice && last && last->first && last->first->name == slice->name &&
+                       last->first->index + static_cast<std::int64_t>(last->of_slices.size()) == slice->index;
   if (!is_next) entries_.push_back({.first = slice, .sum = {}, .of_slices = {}});
   if (slice) entries_.back().of_slices.push_back(sum);
   entries_.back().sum.add({.first = slice ? slice->index : 0, .level = 0, .sum = sum});

@@ -118,7 +118,7 @@ class TrainingStep {
   void request_stop() { wants_stop_ = true; }
   bool stop_requested() const { return wants_stop_; }  ///< whether to end the training after this step
   TrainingStats stats() const { return {}; }           ///< of the reductions: none here
-  TrafficStats& traffic() { return traffic_; }         ///< the traffic counters: none here
+  const TrafficStats& traffic() { return traffic_; }   ///< the traffic counters: none here
 
  protected:
   ~TrainingStep() = default;

@@ -270,21 +270,12 @@ void Step::check_injection() {
                   options_.inject, steps_));
 }
 
-par::TrafficStats& Step::traffic() {
+const par::TrafficStats& Step::traffic() {
   return *with_run([](auto& run) { return &run.traffic(); });
 }
 
-// The traffic counters of this process, without those of `gathered`. The axes cp and tp of a mesh have their own.
-std::vector<par::LinkTraffic> Step::links() {
-  std::vector<par::LinkTraffic> links = traffic().links();
-  for (const std::string axis : {"cp", "tp"}) {
-    if (!mesh_.defined() || ranks_along(mesh_.axes(), axis) == 1) continue;
-    par::TrafficStats& of_axis = mesh_[axis].group()->traffic();
-    if (&of_axis == &traffic()) continue;
-    for (const par::LinkTraffic& link : of_axis.links()) links.push_back(link);
-  }
-  return difference(std::move(links), gathered_links_);
-}
+// The traffic counters of this process, without those of `gathered`.
+std::vector<par::LinkTraffic> Step::links() { return difference(traffic().links(), gathered_links_); }
 
 PhaseBytes Step::booked() {
   PhaseBytes bytes = {};

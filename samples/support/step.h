@@ -141,7 +141,7 @@ class Step {
   void begin();
   void gather(ls::FunctionRef<void()> body);
   PhaseBytes booked();
-  ls::parallel::TrafficStats& traffic();
+  const ls::parallel::TrafficStats& traffic();
   std::vector<ls::parallel::LinkTraffic> links();
   std::vector<ls::parallel::LinkTraffic> links_of_all();
 

@@ -8,7 +8,11 @@
 ///   ("blocks.0.attention"). All draws outside of modules share one site.
 /// - The call is the number of earlier draws at this site and micro-batch since manual_seed. Threads that draw at one
 ///   site and micro-batch at the same time, such as workers of a DataLoader, take calls in the order in which they run.
-/// - The element is the index in the drawn tensor.
+/// - The element is the index in the drawn tensor. Where several ranks compute a module together (tensor parallelism), it
+///   is the index in the tensor of all ranks: between layers that are cut, `dropout`, `rand`, `randn`, `randint`, `normal`
+///   and `bernoulli` draw for this rank's columns, the last dimension (weights of attention for this rank's heads), and
+///   throw InvalidArgument for other shapes; with sequence parallelism they draw for this rank's positions, dimension -2.
+///   `randperm` and `multinomial`, and draws of other shapes with sequence parallelism, are the same on all these ranks.
 /// The seed and the numbers of calls belong to the process, or to the rank if ranks are threads (backends local and
 /// sim): init_process_group then gives the calling thread a copy of its own, which its DataParallel replicas and
 /// DataLoader workers share, until the thread's last group is destroyed.

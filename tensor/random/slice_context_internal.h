@@ -4,19 +4,28 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/tensor/shape.h"
 
 namespace lockstep::random {
+
+// What a rank has of a tensor of all ranks, as rows of `ranks` runs of `run` elements: one run of each row.
+struct Share {
+  std::int64_t run = 0;  // 0: this rank has all
+  std::int64_t ranks = 1, rank = 0;
+};
 
 // A region goes from the linear layers whose outputs are cut to the one whose inputs are. Between them, an activation has
 // this rank's columns: a row of it is, for each of `parts` equal parts of the whole row, one run of `run` columns.
 struct SliceContext {
   struct Columns {
     std::int64_t run, parts;
-    std::int64_t sharing = 0;  // not 0: the slices on this rank, each of which shares its columns with others
+    std::int64_t sharing = 0;       // not 0: the slices on this rank, each of which shares its columns with others
+    const void* storage = nullptr;  // of the outputs, only to tell views of them from copies
   };
   SliceContext() = default;
   SliceContext(const SliceContext&) = default;
@@ -45,6 +54,17 @@ struct SliceContext {
     return found;
   }
 
+  // The share that an activation of this shape is. None: a region is open, and the shape has not this rank's columns.
+  std::optional<Share> share_of(const Shape& shape) const {
+    const std::int64_t width = shape.dim() > 0 ? shape[shape.size() - 1] : 0;
+    if (is_open()) {
+      const std::int64_t run = run_of(width);
+      return run > 0 ? std::optional(Share{.run = run, .ranks = ranks, .rank = rank}) : std::nullopt;
+    }
+    const bool has_positions = positions > 0 && shape.dim() >= 2 && shape[shape.size() - 2] == positions;
+    return has_positions ? Share{.run = positions * width, .ranks = ranks, .rank = rank} : Share{};
+  }
+
   // Whether a layer of the open region has a run of this many columns.
   bool has_run(std::int64_t width) const {
     return std::ranges::any_of(columns, [width](const Columns& each) { return each.run == width; });
@@ -56,7 +76,7 @@ struct SliceContext {
   bool has_groups = false;       // the heads of attention are (heads of k, heads of a group)
   // Outside of the region, with sequence parallelism: this rank's positions, dimension -2 of activations. 0: all.
   std::int64_t positions = 0;
-  bool is_in_slice = false;  // a module runs once for each slice, and must not draw
+  bool is_in_slice = false;  // a module runs once for each slice, and must neither draw nor recompute
 };
 
 // The calling thread's; null: nothing is cut.

@@ -1,56 +1,23 @@
 // Runs lockstep-explain as a user does.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sys/wait.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <set>
 #include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "tests/support/explained.h"
 #include "tests/support/groups.h"
 
-namespace {
-
-struct Finished {
-  int code = -1;
-  std::string output;  // stdout and stderr together
-};
-
-Finished explain(const std::string& arguments) {
-  const std::string program = std::filesystem::path(LOCKSTEP_RUN).replace_filename("lockstep-explain").string();
-  Finished out;
-  std::FILE* const pipe = popen((program + " " + arguments + " 2>&1").c_str(), "r");
-  REQUIRE(pipe);
-  char buffer[4096];
-  while (const std::size_t size = std::fread(buffer, 1, sizeof(buffer), pipe)) out.output.append(buffer, size);
-  const int status = pclose(pipe);
-  out.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  return out;
-}
-
-std::string read(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-// With LOCKSTEP_UPDATE_GOLDEN=1, writes the output instead of comparing it.
-void expect_golden(const std::string& name, const std::string& output) {
-  const std::string path = std::string(LOCKSTEP_GOLDEN_DIR) + "/explain/" + name + ".txt";
-  if (std::getenv("LOCKSTEP_UPDATE_GOLDEN")) {
-    std::ofstream(path, std::ios::binary) << output;
-    return;
-  }
-  CHECK(output == read(path));
-}
-
-}  // namespace
+using explained::expect_golden;
+using explained::explain;
+using explained::Finished;
+using explained::read;
 
 TEST_CASE(
     "every message of an all_reduce is explained, and the last lines compare the measured bytes with the formula") {

@@ -2,31 +2,25 @@
 // are processes of shm.
 #include <signal.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
-#include <atomic>
-#include <chrono>
 #include <cstddef>
-#include <regex>
-#include <set>
 #include <span>
 #include <string>
 #include <vector>
 
 #include <fmt/format.h>
 
-#include "tests/support/groups.h"
-#include "tests/support/kill_points.h"
+#include "tests/parallel/model_parallel/faults.h"
 
 namespace {
 
 namespace par = ls::parallel;
+using model_faults::Board;
+using model_faults::kRanks;
 using Kind = par::ContextAttention;
 
-constexpr int kRanks = 4;
 constexpr std::int64_t kTime = 64;                 // positions of a rank
 constexpr std::int64_t kSmall = 8, kLarge = 2048;  // features; a rank's keys are 2 KiB or 512 KiB
-constexpr std::chrono::milliseconds kUntilStopped{2000}, kUntilKilled{30'000};  // time-outs of the groups
 
 struct Fault {
   int signal;  // SIGKILL or SIGSTOP
@@ -37,36 +31,11 @@ struct Fault {
   bool gathers = false;
   int cp = kRanks;  // the other axis of the mesh is dp
 
-  std::chrono::milliseconds timeout() const { return signal == SIGSTOP ? kUntilStopped : kUntilKilled; }
   std::string describe() const {
     return fmt::format("{} of rank {} in step {} of {}, {} features, kind {}, gathered {}, cp {}",
                        signal == SIGSTOP ? "stop" : "end", victim, step, in_backward ? "backward" : "forward", width,
                        static_cast<int>(kind), gathers, cp);
   }
-};
-
-// Memory that all ranks of a group and the test share.
-struct Board {
-  std::atomic<std::int64_t> struck_at{0};  // when the signal was raised
-  std::atomic<int> victim{0}, reported{0};
-};
-
-class Boards {
- public:
-  explicit Boards(std::size_t count) : bytes_(count * sizeof(Board)) {
-    void* const memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    REQUIRE(memory != MAP_FAILED);
-    boards_ = static_cast<Board*>(memory);
-    for (std::size_t i = 0; i < count; ++i) new (boards_ + i) Board;
-  }
-  ~Boards() { munmap(boards_, bytes_); }
-  Boards(const Boards&) = delete;
-  Boards& operator=(const Boards&) = delete;
-  Board& operator[](std::size_t i) const { return boards_[i]; }
-
- private:
-  std::size_t bytes_;
-  Board* boards_ = nullptr;
 };
 
 // A mask of zeros (positions of this rank, all positions), whose columns lie one after another in memory. Each
@@ -107,10 +76,7 @@ class TrappedMask {
       signal(SIGSEGV, SIG_DFL);
       return;
     }
-    board_->victim = getpid();
-    board_->struck_at = monotonic_us();
-    kill(getpid(), signal_);
-    _exit(3);  // a stopped process is killed and does not continue
+    board_->strike(signal_);
   }
   static inline std::byte* first_byte_ = nullptr;
   static inline std::size_t bytes_ = 0;
@@ -129,16 +95,6 @@ struct Net : ls::nn::Module {
     return ls::scaled_dot_product_attention(y, y, y, {.attn_mask = mask});
   }
 };
-
-// The ranks that an error reports as missing, by their numbers in the group of all ranks.
-std::set<int> missing_ranks(const std::string& error) {
-  static const std::regex missing(
-      "rank (\\d+)(?: \\(global rank (\\d+)\\))? (?:is gone|has left|did not|does not|has not)");
-  std::set<int> ranks;
-  for (std::sregex_iterator at(error.begin(), error.end(), missing), end; at != end; ++at)
-    ranks.insert(std::stoi((*at)[2].matched ? (*at)[2] : (*at)[1]));
-  return ranks;
-}
 
 // Takes a step without the fault and one with it, in which every rank but the victim must get an error.
 void run_rank(const Fault& fault, const Group& group, Board& board) {
@@ -169,45 +125,10 @@ void run_rank(const Fault& fault, const Group& group, Board& board) {
   } catch (const ls::CommError& thrown) {
     error = thrown.what();
   }
-  const std::int64_t took_ms = (monotonic_us() - board.struck_at) / 1000, timeout_ms = fault.timeout().count();
-  CHECK(board.struck_at != 0);
-  if (++board.reported == kRanks - 1 && fault.signal == SIGSTOP && board.victim > 0) kill(board.victim, SIGKILL);
-  const std::set<int> missing = missing_ranks(error);
-  CHECK_MESSAGE(missing == std::set<int>{fault.victim}, error);
-  if (fault.signal == SIGKILL) CHECK_MESSAGE(contains(error, "is gone: its process "), error);
-  // The end of a process is detected without the time-out.
-  CHECK(took_ms < (fault.signal == SIGSTOP ? 3 * timeout_ms : timeout_ms / 2));
+  model_faults::check_report(fault.signal, fault.victim, board, error);
 }
 
-// Runs all faults at the same time, each in a group of its own.
-void check_faults(const std::vector<Fault>& faults) {
-  const Boards boards(faults.size());
-  std::vector<std::string> names;
-  for (std::size_t i = 0; i < faults.size(); ++i) names.push_back(fresh_group());
-  const int count = static_cast<int>(faults.size()) * kRanks;
-  const std::vector<ExitStatus> ended = run_processes(count, [&](int process) {
-    const auto trial = static_cast<std::size_t>(process / kRanks);
-    const Fault& fault = faults[trial];
-    set_master(names[trial]);
-    run_rank(fault,
-             par::init_process_group({.backend = "shm",
-                                      .timeout = fault.timeout(),
-                                      .world_size = kRanks,
-                                      .rank = process % kRanks,
-                                      .group_name = names[trial]}),
-             boards[trial]);
-  });
-  for (int process = 0; process < count; ++process) {
-    const Fault& fault = faults[static_cast<std::size_t>(process / kRanks)];
-    const ExitStatus& status = ended[static_cast<std::size_t>(process)];
-    const std::string text = fault.describe();
-    CAPTURE(text);
-    if (process % kRanks == fault.victim)
-      CHECK_MESSAGE((status.signal == SIGKILL && !status.timed_out), status.to_string());
-    else
-      CHECK_MESSAGE(status.ok(), "rank " << process % kRanks << ": " << status.to_string());
-  }
-}
+void check_faults(const std::vector<Fault>& faults) { model_faults::check_faults(faults, run_rank); }
 
 }  // namespace
 

@@ -1,6 +1,7 @@
-// An exception on one rank while the others, which have other slices of the model, wait in a layer.
+// An exception on one rank while the others, which have other slices of the model, wait in a layer or for gradients.
 #pragma once
 
+#include <optional>
 #include <stdexcept>
 #include <string>
 
@@ -41,5 +42,67 @@ inline void check_failing_slices(const std::string& backend) {
       CHECK_MESSAGE(text.find("no more input") != std::string::npos, text);
       CHECK_MESSAGE((group->rank() == 1 || text.find("rank 1") != std::string::npos), text);
     });
+  }
+}
+
+// A call of a training mode that fails on one rank before a layer has run there.
+enum class EarlyError { kBackward, kNoSync, kEvaluate, kForward };
+
+template <class Run>
+void check_early_error(const Group& group, Run& run, EarlyError form) {
+  const auto call = [&](bool fails) {
+    const ls::Tensor x = ls::ones({4, form == EarlyError::kForward && fails ? 9 : 8}), y = ls::ones({fails ? 3 : 4, 8});
+    const auto loss = [&](const ls::Tensor& in, const ls::Tensor& target) {
+      return ls::nn::mse_loss(run.module()(in), target);
+    };
+    std::optional<ls::parallel::NoSync> guard;
+    if (form == EarlyError::kNoSync) guard.emplace(run.no_sync());
+    if (form == EarlyError::kEvaluate)
+      run.evaluate(x, y, loss);
+    else if (form == EarlyError::kForward)
+      run(x).sum().backward();
+    else
+      run.backward(x, y, loss);
+  };
+  call(false);
+  const std::string want = form == EarlyError::kForward ? "expected 8 columns" : "with different numbers of rows";
+  std::string text;
+  try {
+    call(group->rank() == group->size() - 1);
+  } catch (const std::exception& error) {
+    text = error.what();
+  }
+  CAPTURE(static_cast<int>(form));
+  // In no_sync, ranks wait only for those that have other slices.
+  const bool waits = form != EarlyError::kNoSync || group->size() == 2 || group->rank() >= 2;
+  CHECK_MESSAGE((text.find(want) != std::string::npos || (!waits && text.empty())), text);
+}
+
+// All ranks of all groups get the error, and none waits for the rank until the time-out.
+inline void check_early_errors(const std::string& backend) {
+  namespace par = ls::parallel;
+  for (const auto form : {EarlyError::kBackward, EarlyError::kNoSync, EarlyError::kEvaluate, EarlyError::kForward}) {
+    for (const int dp : {1, 2}) {
+      for (const int mode : {0, 1, 2}) {
+        if (mode == 0 && dp > 1) continue;
+        with_group(backend, 2 * dp, [&](const Group& group) {
+          const par::DeviceMesh mesh(group, {{"dp", dp}, {"tp", 2}});
+          LayersInSlices net;
+          par::parallelize(net, mesh["tp"],
+                           {.plan = {{"up", par::ColwiseParallel{}}, {"down", par::RowwiseParallel{}}}});
+          CAPTURE(mode);
+          if (mode == 0) {
+            par::GradientAccumulation run(net);
+            check_early_error(group, run, form);
+          } else if (mode == 1) {
+            par::DistributedDataParallel run(net, mesh["dp"].group());
+            check_early_error(group, run, form);
+          } else {
+            par::ShardedDataParallel run(net, mesh["dp"].group());
+            check_early_error(group, run, form);
+          }
+        });
+      }
+    }
   }
 }

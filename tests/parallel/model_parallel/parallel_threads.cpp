@@ -118,8 +118,10 @@ TEST_CASE("a mesh that does not fit the partition") {
       4, {{"dp", 2}, {"fsdp", 2}}, {.partition = four},
       "Parallel: axes dp and fsdp have 2 and 2 ranks, but sharding within replicas is not built yet; give all 4 "
       "ranks to one of them");
-  check_error(2, {{"tp", 2}}, {.partition = four},
-              "Parallel: axis tp has 2 ranks, but the partition has 1 tensor slice; set .partition.tensor_slices to 2");
+  check_error(
+      2, {{"tp", 2}}, {.partition = four},
+      "Parallel: axis tp has 2 ranks, but the partition has 1 tensor slice; set .partition.tensor_slices to 2, or "
+      "to 0 for as many as ranks");
   check_error(2, {{"pp", 2}}, {.partition = four},
               "Parallel: axis pp has 2 ranks, but pipeline parallelism is not built yet; use 1");
   check_error(
@@ -129,7 +131,11 @@ TEST_CASE("a mesh that does not fit the partition") {
       2, {{"cp", 2}}, {.partition = four},
       "Parallel: axis cp has 2 ranks, but the partition has 1 sequence block; set .partition.sequence_blocks to 2");
   check_error(1, {{"dp", 1}}, {.partition = {.micro_batches = 0}},
-              "Parallel: 0 micro-batches, 1 tensor slices, 1 sequence blocks; expected 1 or more of each");
+              "Parallel: 0 micro-batches, 1 tensor slices, 1 sequence blocks; expected 1 or more of each, or 0 tensor "
+              "slices for as many as ranks of tp");
+  check_error(1, {{"tp", 1}}, {.partition = {.tensor_slices = -1}},
+              "Parallel: 1 micro-batches, -1 tensor slices, 1 sequence blocks; expected 1 or more of each, or 0 tensor "
+              "slices for as many as ranks of tp");
   check_error(1, {{"dp", 1}}, {.chunks_per_rank = 0}, "Parallel: .chunks_per_rank is 0, expected 1 or more");
 }
 

@@ -113,6 +113,60 @@ TEST_CASE("layers that are cut along the vocabulary") {
   }
 }
 
+TEST_CASE("the traffic of a mode includes that of the axis tp, of all steps and of the last") {
+  const auto check = [](const Group& group, const par::DeviceMesh& mesh, const par::TensorPlan& plan, auto& run) {
+    const ls::Tensor ids = ls::arange(kPositions).reshape({kBatch, kTime}).repeat({2, 1});
+    for (int step = 1; step <= 2; ++step) {
+      run.backward(ids, ids, [&](const ls::Tensor& x, const ls::Tensor& y) {
+        return nn::cross_entropy(run.module()(x).flatten(0, 1), y.flatten());
+      });
+      std::int64_t in_step = 0, in_all = 0;
+      const auto is_of_model = [](Phase phase) {
+        return phase == Phase::kActivations || phase == Phase::kActivationGradients;
+      };
+      for (const par::LinkTraffic& link : run.traffic().step_links())
+        in_step += is_of_model(link.phase) ? link.bytes : 0;
+      for (const par::LinkTraffic& link : run.traffic().links()) {
+        if (!is_of_model(link.phase)) continue;
+        in_all += link.bytes;
+        CHECK(link.from == group->rank());
+        CHECK(link.to / mesh["tp"].size() == group->rank() / mesh["tp"].size());  // along tp
+      }
+      CHECK(in_step == 2 * plan.bytes_per_micro_batch(kPositions));
+      CHECK(in_all == step * in_step);
+    }
+    if (run.group()) {
+      const std::int64_t gradients = run.group()->traffic().bytes(Phase::kGradients);
+      CHECK(gradients > 0);
+      CHECK(run.traffic().bytes(Phase::kGradients) == gradients);
+    }
+  };
+  for (const int t : {2, 4}) {
+    with_threads("local", 2 * t, [&](const Group& group) {
+      const par::DeviceMesh mesh(group, {{"dp", 2}, {"tp", t}});
+      const ModelOptions options{};
+      Model alone(options), replicated(options), sharded(options);
+      const auto cut = [&](Model& model) {
+        return par::parallelize(model, mesh["tp"], {.tensor_slices = 4, .plan = plan_of(options)});
+      };
+      const par::TensorPlan plan = cut(alone);
+      cut(replicated), cut(sharded);
+      par::GradientAccumulation accumulation(alone, {.micro_batches = 2});
+      check(group, mesh, plan, accumulation);
+      mesh["tp"].group()->traffic().clear();
+      par::DistributedDataParallel ddp(replicated, mesh["dp"].group(), {.micro_batches_per_rank = 2});
+      check(group, mesh, plan, ddp);
+      mesh["tp"].group()->traffic().clear();
+      par::ShardedDataParallel fsdp(sharded, mesh["dp"].group(), {.micro_batches_per_rank = 2});
+      check(group, mesh, plan, fsdp);
+      Model whole(options);
+      mesh["tp"].group()->traffic().clear();
+      par::Parallel run(whole, mesh, {.partition = {.micro_batches = 4, .tensor_slices = 4}, .plan = plan_of(options)});
+      check(group, mesh, plan, run);
+    });
+  }
+}
+
 TEST_CASE("the plan says who has which columns") {
   ModelOptions options{.vocabulary = true};
   Model model(options);

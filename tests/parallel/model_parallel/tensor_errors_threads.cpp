@@ -74,12 +74,18 @@ TEST_CASE("slices that do not fit the ranks") {
 }
 
 TEST_CASE("plans that do not fit the model") {
-  check_plan(kMlp, 16, "parallelize: mlp.up: 24 outputs cannot be cut into 16 slices");
+  check_plan(kMlp, 16,
+             "parallelize: mlp.up: 24 outputs cannot be cut into 16 slices; use a number of slices that divides 24");
   const auto up = [](const par::ColwiseParallel& style) {
     return par::ParallelPlan{{"mlp.up", style}, {"mlp.down", par::RowwiseParallel{}}};
   };
   check_plan(up({.parts = 5}), 2, "parallelize: mlp.up: .parts = 5: 24 outputs are not 5 equal parts");
-  check_plan(up({.parts = 3}), 16, "parallelize: mlp.up: 8 outputs of each part cannot be cut into 16 slices");
+  check_plan(up({.parts = 3}), 16,
+             "parallelize: mlp.up: 24 outputs in 3 parts: 8 of each part cannot be cut into 16 slices; use a number of "
+             "slices that divides 8");
+  check_plan(up({.parts = 3, .multiple_of = 4}), 4,
+             "parallelize: mlp.up: 24 outputs in 3 parts: 8 of each part in 4 slices: 2 columns are not whole heads of "
+             "4; use 1 or 2 slices");
   check_plan(
       up({.multiple_of = 4}), 4,
       "parallelize: mlp.up: 24 outputs in 4 slices: 6 columns are not whole heads of 4; use 1, 2, 3 or 6 slices");
@@ -369,3 +375,7 @@ TEST_CASE("calls that do not go through the module, and a plan that cuts nothing
 }
 
 TEST_CASE("an exception on one rank ends the step of the others") { check_failing_slices("local"); }
+
+TEST_CASE("a call that fails on one rank before its first layer ends those of the others") {
+  check_early_errors("local");
+}

@@ -104,8 +104,10 @@ TEST_CASE("errors of .repeat, on all ranks") {
                          "parallelize: key: 8 outputs in 4 slices: 2 columns are not whole heads of 4; use 1 or 2 "
                          "slices, or .repeat = 2 if they are heads of keys and values",
                          ls::InvalidArgument);
-    CHECK_THROWS_WITH_AS(cut(group, 8, {.kv_heads = 1, .dim = 6}, {.repeat = 2}),
-                         "parallelize: key: 6 outputs cannot be cut into 4 slices", ls::InvalidArgument);
+    CHECK_THROWS_WITH_AS(
+        cut(group, 8, {.kv_heads = 1, .dim = 6}, {.repeat = 2}),
+        "parallelize: key: 6 outputs cannot be cut into 4 slices; use a number of slices that divides 6",
+        ls::InvalidArgument);
     // Without .multiple_of, the first forward finds it.
     CHECK_THROWS_WITH_AS(
         cut(group, 4, {.kv_heads = 4}, {.repeat = 2}),

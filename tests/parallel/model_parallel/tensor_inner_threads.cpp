@@ -63,6 +63,15 @@ struct Scale : nn::Module {
   nn::Parameter& scale = add_parameter("scale", ls::ones({1}));
 };
 
+// Recomputes its norm by itself, or leaves that to the caller.
+struct Recomputed : nn::Module {
+  ls::Tensor forward(const ls::Tensor& x) const override {
+    return recomputes ? ls::autograd::checkpoint([this](const ls::Tensor& t) { return norm(t); }, x) : norm(x);
+  }
+  nn::LayerNorm& norm = add<nn::LayerNorm>("norm", ls::Shape{4});
+  bool recomputes = true;
+};
+
 }  // namespace
 
 TEST_CASE("norms of heads have the same bits on any number of ranks") {
@@ -162,6 +171,48 @@ TEST_CASE("a dimension that is as long as the heads is no head") {
   });
 }
 
+namespace {
+
+// A norm of heads behind the time, in a copy.
+struct Transposed : nn::Module {
+  ls::Tensor forward(const ls::Tensor& x) const override {
+    const ls::Tensor heads = up(x).reshape({x.size(0), x.size(1), -1, 2});
+    ls::Tensor y;
+    if (is_fixed)
+      y = norm((2 * heads).flatten(0, 1)).reshape(heads.shape());
+    else
+      y = norm(heads.transpose(1, 2).contiguous()).transpose(1, 2);
+    return down(y.flatten(2));
+  }
+  nn::Linear &up = add<nn::Linear>("up", 16, 16), &down = add<nn::Linear>("down", 16, 16);
+  nn::LayerNorm& norm = add<nn::LayerNorm>("norm", ls::Shape{2});
+  bool is_fixed = false;
+};
+
+}  // namespace
+
+TEST_CASE("heads that cannot be told from the time are an error, and never the time") {
+  const par::ParallelPlan plan = {
+      {"up", par::ColwiseParallel{}}, {"down", par::RowwiseParallel{}}, {"norm", par::SequenceParallel{}}};
+  for (const int t : {1, 2, 4}) {
+    with_threads("local", t, [&](const Group& group) {
+      Transposed model;
+      par::parallelize(model, par::DeviceMesh(group, {{"tp", t}}), {.tensor_slices = 4, .plan = plan});
+      const ls::Tensor x = ls::ones({2, 8 / t, 16}), other = ls::ones({2, 3, 16});  // as many positions as heads
+      CHECK(model(other).shape() == other.shape());
+      if (t == 4)
+        CHECK(model(x).shape() == x.shape());  // one slice
+      else
+        CHECK_THROWS_WITH_AS(model(x),
+                             doctest::Contains("in a copy of the columns no other dimension may be as long as "
+                                               "the heads: use reshape({batch * time, heads, dim})"),
+                             ls::InvalidArgument);
+      model.is_fixed = true;
+      CHECK(model(x).shape() == x.shape());
+    });
+  }
+}
+
 TEST_CASE("a module with cut layers in an open region is an error") {
   struct Inner : nn::Module {
     nn::MultiheadAttention& attention = add<nn::MultiheadAttention>("attention", 16, 4);
@@ -188,4 +239,31 @@ TEST_CASE("modules with parameters before and after a region, and without any in
     named.region.takes_whole = true;
     run_cut(group, std::move(named), true);  // outside of the region SequenceParallel changes nothing
   });
+}
+
+TEST_CASE("checkpoint inside a SequenceParallel module, which runs once for each slice, is an error on all ranks") {
+  for (const int t : {1, 2, 4}) {
+    with_threads("local", t, [&](const Group& group) {
+      const par::DeviceMesh mesh(group, {{"tp", t}});
+      par::ParallelPlan plan = kPlan;
+      plan.emplace_back("mlp.inner", par::SequenceParallel{});
+      Model2 model = with<Recomputed>();
+      model.region.heads = 4;
+      par::parallelize(model, mesh, {.tensor_slices = 4, .plan = plan});
+      const ls::Tensor x = ls::ones({2, 6, 16}).requires_grad_();
+      CHECK_THROWS_WITH_AS(model(x).sum().backward(),
+                           "mlp.inner: checkpoint: runs in a SequenceParallel module with parameters, which runs once "
+                           "for each slice of this rank; call checkpoint around the module, as checkpoint(module, x), "
+                           "or give a module around it the style Recompute",
+                           ls::InvalidArgument);
+      auto& inner = dynamic_cast<Recomputed&>(model.region.inner);
+      {
+        const ls::NoGradGuard no_grad;
+        CHECK(model(x).shape() == x.shape());
+      }
+      inner.recomputes = false;
+      model(x).sum().backward();
+      CHECK(inner.norm.weight->grad().defined());
+    });
+  }
 }

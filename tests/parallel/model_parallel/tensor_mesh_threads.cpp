@@ -25,11 +25,11 @@ const par::ParallelPlan kPlan = {{"blocks.*.attention.query", par::ColwiseParall
                                  {"blocks.*.down", par::RowwiseParallel{}}};
 
 void train_on_mesh(const Group& group, const std::vector<par::MeshAxis>& axes, const par::ParallelOptions& options,
-                   Result& result, std::mutex& mutex) {
+                   double dropout, Result& result, std::mutex& mutex) {
   ls::manual_seed(5);
   const par::DeviceMesh mesh(group, axes);
   nn::DeferredInit deferred;
-  Model model({.dropout = 0.1});
+  Model model({.dropout = dropout});
   deferred.end();
   par::Parallel run(model, mesh, options);
   ls::optim::AdamW optimizer(run.parameters(), {.lr = 1e-2});
@@ -71,7 +71,7 @@ struct Mesh {
   int stage = 3;
 };
 
-void check_same(const par::Partition& partition, const std::vector<Mesh>& meshes) {
+void check_same(const par::Partition& partition, const std::vector<Mesh>& meshes, double dropout = 0.1) {
   std::optional<Result> want;
   for (const Mesh& mesh : meshes) {
     std::string text;
@@ -82,10 +82,10 @@ void check_same(const par::Partition& partition, const std::vector<Mesh>& meshes
     const par::ParallelOptions options{
         .partition = partition, .plan = kPlan, .stage = mesh.stage, .units = {"blocks.*"}};
     if (mesh.ranks == 1)
-      train_on_mesh(nullptr, mesh.axes, options, got, mutex);
+      train_on_mesh(nullptr, mesh.axes, options, dropout, got, mutex);
     else
       with_threads("local", mesh.ranks,
-                   [&](const Group& group) { train_on_mesh(group, mesh.axes, options, got, mutex); });
+                   [&](const Group& group) { train_on_mesh(group, mesh.axes, options, dropout, got, mutex); });
     if (!want) want = got;
     CHECK(got.losses == want->losses);
     CHECK(got.parameters == want->parameters);
@@ -111,13 +111,58 @@ TEST_CASE("every mesh of a partition with slices has the same bits") {
                                                         {8, {{"fsdp", 2}, {"tp", 4}}, 1}});
 }
 
+TEST_CASE("0 tensor slices are as many as ranks along tp, for Parallel and for parallelize") {
+  for (const int ranks : {1, 2, 4}) {
+    with_threads("local", ranks, [&](const Group& group) {
+      const par::DeviceMesh mesh(group, {{"tp", ranks}});
+      const auto cut = [&](bool with_parallel, int slices) {
+        ls::manual_seed(5);
+        Model model({.dropout = 0.1});
+        std::optional<par::Parallel> run;
+        if (with_parallel)
+          run.emplace(model, mesh, par::ParallelOptions{.partition = {.tensor_slices = slices}, .plan = kPlan});
+        else
+          par::parallelize(model, mesh["tp"], {.tensor_slices = slices, .plan = kPlan});
+        std::vector<std::string> names;
+        for (const auto& [name, parameter] : model.named_parameters()) names.push_back(name);
+        return names;
+      };
+      const std::vector<std::string> want = cut(true, ranks);
+      CHECK(cut(true, 0) == want);
+      CHECK(cut(false, 0) == want);
+      CHECK(want.size() > 0);
+    });
+  }
+}
+
 TEST_CASE("slices and sequence blocks") {
-  for (const Kind kind : {Kind::kRingZigzag, Kind::kRing}) {
+  for (const Kind kind : {Kind::kRingZigzag, Kind::kRing, Kind::kUlysses}) {
+    const double dropout = kind == Kind::kUlysses ? 0 : 0.1;
     check_same({.micro_batches = 4, .tensor_slices = 2, .sequence_blocks = 2, .attention = kind},
                {{2, {{"cp", 2}}},
                 {4, {{"cp", 2}, {"tp", 2}}},
                 {8, {{"dp", 2}, {"cp", 2}, {"tp", 2}}},
                 {8, {{"fsdp", 2}, {"cp", 2}, {"tp", 2}}},
-                {4, {{"fsdp", 2}, {"cp", 2}}, 1}});
+                {4, {{"fsdp", 2}, {"cp", 2}}, 1}},
+               dropout);
+  }
+}
+
+TEST_CASE("dropout in attention with Ulysses between layers that are cut is an error, on any number of ranks") {
+  for (const int tp : {1, 2}) {
+    with_threads("local", 2 * tp, [&](const Group& group) {
+      const par::DeviceMesh mesh(group, {{"cp", 2}, {"tp", tp}});
+      Model model({.dropout = 0.1});
+      par::Parallel run(
+          model, mesh,
+          {.partition = {.tensor_slices = 2, .sequence_blocks = 2, .attention = Kind::kUlysses}, .plan = kPlan});
+      const std::vector<ls::Tensor> mine = run.split_sequence(batch_of(0));
+      const auto loss = [&](const std::vector<ls::Tensor>& x, const ls::Tensor&) { return run.module()(x).sum(); };
+      CHECK_THROWS_WITH_AS(
+          run.backward(std::vector{mine[0], mine[1]}, mine[2], loss),
+          doctest::Contains(", whose outputs tensor parallelism has cut; with kUlysses the heads of this rank, and so "
+                            "the masks, depend on the mesh: use kRingZigzag or kRing, or no dropout in attention"),
+          ls::InvalidArgument);
+    });
   }
 }

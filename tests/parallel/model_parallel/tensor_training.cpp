@@ -23,3 +23,7 @@ TEST_CASE("processes with slices have the bits of one process") {
 }
 
 TEST_CASE("an exception on one rank ends the step of the others, which are processes") { check_failing_slices("shm"); }
+
+TEST_CASE("a call that fails on one rank before its first layer ends those of the others, which are processes") {
+  check_early_errors("shm");
+}

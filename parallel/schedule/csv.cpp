@@ -1,0 +1,115 @@
+// Tables as text: a line for each rank, cells separated by commas.
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <string_view>
+#include <utility>
+
+#include "lockstep/base/check_internal.h"
+#include "lockstep/parallel/schedule/schedule_internal.h"
+
+namespace lockstep::parallel {
+namespace {
+
+constexpr std::array<std::string_view, 9> kNames = {"F",      "I",      "W",      "B",          "SEND_F",
+                                                    "RECV_F", "SEND_B", "RECV_B", "REDUCE_GRAD"};
+
+// Removes a number from the front of `text`.
+bool take_number(std::string_view& text, int& number) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || text.front() == '-') return false;
+  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  return true;
+}
+
+bool parse_action(std::string_view text, ScheduleAction& action) {
+  if (text.empty() || !take_number(text, action.stage)) return false;
+  const std::size_t digits = text.find_first_of("0123456789");
+  const auto found = std::ranges::find(kNames, text.substr(0, digits));
+  if (found == kNames.end()) return false;
+  action.kind = static_cast<ActionKind>(found - kNames.begin());
+  if (action.kind == ActionKind::kReduce) return digits == std::string_view::npos;
+  if (digits == std::string_view::npos) return false;
+  text.remove_prefix(digits);
+  return take_number(text, action.micro_batch) && text.empty();
+}
+
+std::string_view trimmed(std::string_view text) {
+  const std::size_t first = text.find_first_not_of(" \t\r");
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
+}
+
+// The text before the next `separator`, which is removed from `rest` with it.
+std::string_view next(std::string_view& rest, char separator) {
+  const std::size_t end = std::min(rest.find(separator), rest.size());
+  const std::string_view part = rest.substr(0, end);
+  rest.remove_prefix(std::min(end + 1, rest.size()));
+  return part;
+}
+
+std::string quoted(std::string_view text) {
+  std::string shown(text.substr(0, 40));
+  std::ranges::replace_if(
+      shown, [](char c) { return c < ' ' || c > '~'; }, '?');
+  return '"' + shown + '"';
+}
+
+}  // namespace
+
+std::string ScheduleAction::to_string() const {
+  const std::string text = fmt::format("{}{}", stage, kNames[static_cast<std::size_t>(kind)]);
+  return kind == ActionKind::kReduce ? text : fmt::format("{}{}", text, micro_batch);
+}
+
+ScheduleRows parse_schedule(std::span<const std::byte> text, const std::string& name) {
+  std::string_view rest(reinterpret_cast<const char*>(text.data()), text.size());
+  ScheduleRows rows;
+  while (!rest.empty()) {
+    std::string_view line = next(rest, '\n');
+    LOCKSTEP_CHECK_IO(rows.size() < kMaxScheduleRanks, "{}: more than {} lines; a line is a rank", name,
+                      kMaxScheduleRanks);
+    std::vector<ScheduleAction>& row = rows.emplace_back();
+    for (int column = 1; !line.empty(); ++column) {
+      const std::string_view cell = trimmed(next(line, ','));
+      if (cell.empty()) continue;
+      ScheduleAction action;
+      LOCKSTEP_CHECK_IO(parse_action(cell, action),
+                        "{}: line {}, column {}: {} is no action; expected stage, {} and micro-batch, as 0F3, or {}",
+                        name, rows.size(), column, quoted(cell), fmt::join(kNames.begin(), kNames.end() - 1, ", "),
+                        "0REDUCE_GRAD");
+      row.push_back(action);
+    }
+  }
+  while (!rows.empty() && rows.back().empty()) rows.pop_back();  // lines at the end of the file
+  return rows;
+}
+
+std::string ScheduleTable::to_string() const {
+  constexpr double kMostCells = 1 << 24;  // more are written without the empty ones
+  const ScheduleSize size{ranks(), stages_, micro_batches_};
+  const ScheduleRows all = with_messages(rows_, size);
+  ScheduleRun run(all, size, {1, 1, 1, 1}, {});
+  run.run();
+  const Timeline timeline = std::move(run).timeline();
+  const bool is_in_steps = !has_messages(rows_) && timeline.seconds * ranks() <= kMostCells;
+  std::vector<std::vector<std::string>> cells;
+  std::size_t width = 0;
+  for (std::size_t rank = 0; rank < rows_.size(); ++rank) {
+    std::vector<std::string>& row = cells.emplace_back();
+    for (std::size_t i = 0; i < rows_[rank].size(); ++i) {
+      if (is_in_steps) row.resize(static_cast<std::size_t>(timeline.ranks[rank].actions[i].begin));
+      row.push_back(rows_[rank][i].to_string());
+      width = std::max(width, row.back().size());
+    }
+  }
+  std::string text;
+  for (std::vector<std::string>& row : cells) {
+    for (std::string& cell : row) cell.resize(width, ' ');
+    std::string line = fmt::format("{}", fmt::join(row, ","));
+    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+  }
+  return text;
+}
+
+}  // namespace lockstep::parallel

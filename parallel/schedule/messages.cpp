@@ -1,0 +1,52 @@
+// The pass that adds messages and reductions to a table.
+#include <algorithm>
+
+#include "lockstep/parallel/schedule/schedule_internal.h"
+
+namespace lockstep::parallel {
+
+using Kind = ActionKind;
+
+bool has_messages(const ScheduleRows& rows) {
+  return std::ranges::any_of(rows, [](const std::vector<ScheduleAction>& row) {
+    return !std::ranges::all_of(row, is_computing, &ScheduleAction::kind);
+  });
+}
+
+StageChannel StageChannel::of(const ScheduleAction& message) {
+  switch (message.kind) {
+    case Kind::kSendForward:
+      return {false, true, message.stage + 1};
+    case Kind::kReceiveForward:
+      return {false, false, message.stage};
+    case Kind::kSendBackward:
+      return {true, true, message.stage - 1};
+    default:
+      return {true, false, message.stage};
+  }
+}
+
+ScheduleRows with_messages(const ScheduleRows& rows, const ScheduleSize& size) {
+  if (has_messages(rows)) return rows;
+  ScheduleRows all(rows.size());
+  std::vector<int> gradients(static_cast<std::size_t>(size.stages), 0);
+  for (std::size_t rank = 0; rank < rows.size(); ++rank) {
+    for (const ScheduleAction& action : rows[rank]) {
+      const auto& [kind, stage, m] = action;
+      const bool is_forward = kind == Kind::kForward, meets_others = kind != Kind::kBackwardWeight && size.ranks > 1,
+                 has_source = is_forward ? stage > 0 : stage + 1 < size.stages,
+                 has_target = is_forward ? stage + 1 < size.stages : stage > 0;
+      if (meets_others && has_source)
+        all[rank].push_back({is_forward ? Kind::kReceiveForward : Kind::kReceiveBackward, stage, m});
+      all[rank].push_back(action);
+      if (meets_others && has_target)
+        all[rank].push_back({is_forward ? Kind::kSendForward : Kind::kSendBackward, stage, m});
+      const bool is_gradient = kind == Kind::kBackward || kind == Kind::kBackwardWeight;
+      if (is_gradient && ++gradients[static_cast<std::size_t>(stage)] == size.micro_batches)
+        all[rank].push_back({Kind::kReduce, stage, 0});
+    }
+  }
+  return all;
+}
+
+}  // namespace lockstep::parallel

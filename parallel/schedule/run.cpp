@@ -1,0 +1,130 @@
+// A table on a simulated clock.
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "lockstep/base/check_internal.h"
+#include "lockstep/parallel/schedule/schedule_internal.h"
+
+namespace lockstep::parallel {
+
+using Kind = ActionKind;
+
+ScheduleRun::ScheduleRun(const ScheduleRows& rows, const ScheduleSize& size, const ActionSeconds& seconds,
+                         const MessageTime& link)
+    : rows_(rows), size_(size), seconds_(seconds), link_(link), ranks_(rows.size()),
+      channels_(2 * static_cast<std::size_t>(size.stages)) {
+  timeline_.ranks.resize(rows.size());
+  timeline_.messages.resize(static_cast<std::size_t>(size.stages) - 1, 0);
+}
+
+// Actions begin in the order of time, so messages use a port in that order.
+bool ScheduleRun::run() {
+  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) add_next(rank);
+  while (!next_.empty()) {
+    const auto [when, rank] = next_.top();
+    next_.pop();
+    ranks_[rank].is_next = false;
+    step(rank, when);
+    add_next(rank);
+  }
+  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+    if (ranks_[rank].row < rows_[rank].size()) return false;
+  }
+  return true;
+}
+
+void ScheduleRun::add_next(std::size_t rank) {
+  double when = 0;
+  if (ranks_[rank].is_next || !can_begin(rank, when)) return;
+  ranks_[rank].is_next = true;
+  next_.emplace(when, rank);
+}
+
+// Whether the next action of `rank` can begin, and when.
+bool ScheduleRun::can_begin(std::size_t rank, double& when) const {
+  const RankState& state = ranks_[rank];
+  if (state.row == rows_[rank].size()) return false;
+  const ScheduleAction& action = rows_[rank][state.row];
+  when = state.now;
+  if (is_computing(action.kind) || action.kind == Kind::kReduce) return true;
+  const StageChannel channel = StageChannel::of(action);
+  const auto& [arrivals, reads] = channels_[channel.index()];
+  if (channel.is_send) {
+    if (arrivals.size() < kMessagesUnderWay) return true;
+    const std::size_t earlier = arrivals.size() - kMessagesUnderWay;
+    if (earlier >= reads.size()) return false;
+    when = std::max(when, reads[earlier]);
+    return true;
+  }
+  if (reads.size() == arrivals.size()) return false;
+  when = std::max(when, arrivals[reads.size()]);
+  return true;
+}
+
+void ScheduleRun::step(std::size_t rank, double when) {
+  RankState& state = ranks_[rank];
+  const ScheduleAction& action = rows_[rank][state.row++];
+  state.now = when;
+  if (is_computing(action.kind)) return compute(rank, action);
+  if (action.kind == Kind::kReduce) return;
+  const StageChannel channel = StageChannel::of(action);
+  auto& [arrivals, reads] = channels_[channel.index()];
+  if (!channel.is_send) {
+    reads.push_back(when);
+    return add_next(static_cast<std::size_t>(channel.sender() % size_.ranks));
+  }
+  const auto to = static_cast<std::size_t>(channel.receiver % size_.ranks);
+  RankState& receiver = ranks_[to];
+  const double sent = std::max({when, state.sends, receiver.receives}) + link_.transfer;
+  state.sends = receiver.receives = sent;
+  arrivals.push_back(sent + link_.latency);
+  ++timeline_.messages[static_cast<std::size_t>(channel.receiver - (channel.is_backward ? 0 : 1))];
+  add_next(to);
+}
+
+void ScheduleRun::compute(std::size_t rank, const ScheduleAction& action) {
+  RankState& state = ranks_[rank];
+  Timeline::Rank& seen = timeline_.ranks[rank];
+  const double begin = state.now, seconds = seconds_[static_cast<std::size_t>(action.kind)];
+  state.now += seconds;
+  state.busy += seconds;
+  seen.actions.push_back({begin, state.now, action});
+  const int held = seen.held.empty() ? 0 : seen.held.back().activations;
+  if (action.kind == Kind::kForward) {
+    seen.held.push_back({begin, held + 1});
+    seen.in_flight = std::max(seen.in_flight, held + 1);
+  } else if (action.kind != Kind::kBackwardInput) {
+    seen.held.push_back({state.now, held - 1});
+  }
+}
+
+Timeline ScheduleRun::timeline() && {
+  for (const RankState& state : ranks_) timeline_.seconds = std::max(timeline_.seconds, state.now);
+  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+    if (timeline_.seconds > 0) timeline_.ranks[rank].idle = std::max(0.0, 1 - ranks_[rank].busy / timeline_.seconds);
+    timeline_.idle += timeline_.ranks[rank].idle / size_.ranks;
+  }
+  return std::move(timeline_);
+}
+
+Timeline simulate(const ScheduleTable& table, const ScheduleCosts& costs) {
+  const std::pair<const char*, double> all[] = {{"forward", costs.forward},
+                                                {"backward_input", costs.backward_input},
+                                                {"backward_weight", costs.backward_weight},
+                                                {"link.latency", costs.link.latency},
+                                                {"link.transfer", costs.link.transfer}};
+  for (const auto& [what, seconds] : all)
+    LOCKSTEP_CHECK(std::isfinite(seconds) && seconds >= 0, "simulate: .{} is {} s, expected 0 or more", what, seconds);
+  ScheduleRows rows;
+  for (int rank = 0; rank < table.ranks(); ++rank) rows.push_back(table.actions(rank));
+  const ScheduleSize size{table.ranks(), table.stages(), table.micro_batches()};
+  rows = with_messages(rows, size);
+  const double f = costs.forward / table.chunks(), i = costs.backward_input / table.chunks(),
+               w = costs.backward_weight / table.chunks();
+  ScheduleRun run(rows, size, {f, i, w, i + w}, costs.link);
+  run.run();
+  return std::move(run).timeline();
+}
+
+}  // namespace lockstep::parallel
