@@ -217,9 +217,9 @@ void check_parts(const RunRecord& run, const Key& key, const std::vector<Line>& 
   const std::int64_t elements = ls::TensorPart::whole(parts[0].shape).numel;
   if (elements_of(parts) > elements)
     throw ls::IoError(
-        fmt::format("{}: {}: the parts of ranks {} have {} elements, expected at most the {} of the "
+        fmt::format("{}: {}: the ranks have parts with {} elements, expected at most the {} of the "
                     "tensor; no Recorder writes slices that overlap: record the run again",
-                    run.directory, describe(key), fmt::join(ranks_of(parts), ", "), elements_of(parts), elements));
+                    run.directory, describe(key).substr(0, 200), elements_of(parts), elements));
 }
 
 std::optional<Difference> difference_between(const RunRecord& run_a, const std::vector<Line>& lines_a,

@@ -182,7 +182,7 @@ TEST_CASE("ranks with parts of different tensors are named, and those that cut t
   const diff::RunRecord overlap = run_of({part(0, 6, 1), part(0, 4, 1, "0,2,3")});
   CHECK_THROWS_WITH_AS(
       (void)diff::compare(overlap, overlap, {}),
-      "a: the output of in in micro-batch 0 of step 0: the parts of ranks 0, 1 have 10 elements, expected "
+      "a: the output of in in micro-batch 0 of step 0: the ranks have parts with 10 elements, expected "
       "at most the 6 of the tensor; no Recorder writes slices that overlap: record the run again",
       ls::IoError);
 }
