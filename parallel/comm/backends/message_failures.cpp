@@ -277,10 +277,12 @@ void MessageGroup::tell_others(Poison reason, int global_culprit, const std::str
     const int peer = (rank_ + k) % size_;
     Note& note = own_notes_[static_cast<std::size_t>(peer)];
     note = {static_cast<std::int32_t>(reason), global_culprit};
-    if (has_left(reason))
+    if (has_left(reason)) {
+      const std::lock_guard lock(news_mutex_);
       note.steps = steps_told_[static_cast<std::size_t>(peer)];
-    else
+    } else {
       set_text(note.steps, what);
+    }
     try {
       own_news_.push_back(transport_->send(peer, Channel::kFailures, &note, sizeof(note)));
     } catch (const PeerLost&) {
