@@ -69,8 +69,9 @@ class ScheduleTable {
 
   /// Reads PyTorch's CSV: a line for each rank, a cell for each action, as 0F3; empty cells have no effect. Stage s must
   /// be on rank s % ranks, and actions are F, I, W, B, SEND_*, RECV_* and REDUCE_GRAD only. In errors about the table,
-  /// row n of rank r is the action n (from 0, without empty cells) of line r + 1. Throws IoError,
-  /// with line and column (counted in cells, from 1), if a cell is no action, and InvalidArgument as above.
+  /// row n of rank r is the action n (from 0, without empty cells) of line r + 1.
+  /// Throws IoError, with line and column (counted in cells, from 1), if a cell is no action, and InvalidArgument as
+  /// above.
   static ScheduleTable load(const std::string& path);
   void save(const std::string& path) const;  ///< writes to_string(); throws IoError
   /// The table as CSV. A column is a time step if every action takes one, so ranks that wait have empty cells. Tables
@@ -98,8 +99,8 @@ struct MessageTime {
 /// Times of a step's parts. All stages take equally long.
 struct ScheduleCosts {
   double forward = 1;          ///< seconds of a micro-batch in all chunks of a rank: F
-  double backward_input = 1;   ///< I
-  double backward_weight = 1;  ///< W; B takes both
+  double backward_input = 1;   ///< seconds in all chunks: I
+  double backward_weight = 1;  ///< seconds in all chunks: W; B takes both
   MessageTime link = {};       ///< times of each message
 };
 
