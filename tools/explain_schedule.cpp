@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdint>
 #include <optional>
 
 #include "lockstep/base/error.h"
+#include "lockstep/parallel/schedule/schedule_internal.h"
 
 namespace par = lockstep::parallel;
 
@@ -111,6 +113,7 @@ std::string comparison_text(const SeenSchedule& seen) {
     const bool is_interleaved = schedule == par::Schedule::kInterleaved;
     if (is_interleaved && m % p != 0) continue;
     const int chunks = is_interleaved ? std::max(2, seen.table.chunks()) : 1;
+    if (std::int64_t{p} * m * chunks > par::kMaxScheduleCells) continue;
     const par::Timeline timeline = par::simulate(par::ScheduleTable::make(schedule, p, m, chunks), seen.costs);
     text += fmt::format("{:<11}  {:<6}  {:<8g}  {:<8}  {:g}\n", par::name(schedule), chunks, timeline.seconds,
                         percent(timeline.idle), static_cast<double>(timeline.ranks[0].in_flight) / chunks);

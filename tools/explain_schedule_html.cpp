@@ -12,13 +12,13 @@ namespace {
 
 constexpr double kLabels = 64, kMostWidth = 1000, kLane = 30, kAxis = 26;
 
-struct Kind {
+struct ActionStyle {
   const char *name, *fill;
   double opacity;  // of the first chunk; later ones have more
 };
 
 // F and B in the two colours of all pages; I and W, the parts of B, in its colour and without one.
-Kind kind_of(par::ActionKind kind) {
+ActionStyle kind_of(par::ActionKind kind) {
   switch (kind) {
     case par::ActionKind::kForward:
       return {"forward", "var(--blue)", .3};
@@ -62,7 +62,7 @@ std::string lanes_figure(const SeenSchedule& seen) {
   for (int rank = 0; rank < ranks; ++rank) {
     for (const auto& [begin, end, action] : seen.timeline.ranks[static_cast<std::size_t>(rank)].actions) {
       const double x = x_of(seen, begin), width = x_of(seen, end) - x, y = rank * kLane + 2;
-      const Kind kind = kind_of(action.kind);
+      const ActionStyle kind = kind_of(action.kind);
       const int chunk = action.stage / ranks;
       boxes += fmt::format(
           "<rect class='cell' x='{:.1f}' y='{:.0f}' width='{:.1f}' height='{:.0f}' fill='{}' fill-opacity='{:.2f}'>"

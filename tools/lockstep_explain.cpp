@@ -175,7 +175,7 @@ CLI::App& declare_schedule(CLI::App& app, Arguments& arguments) {
   schedule.add_option("--pp", question.ranks, "ranks of the pipeline")->check(command_line::range(1, 64));
   schedule.add_option("--micro-batches", question.micro_batches, "micro-batches of a step")
       ->check(command_line::range(1, 256));
-  schedule.add_option("--chunks", question.chunks, "chunks of each rank; above 1 for interleaved only")
+  schedule.add_option("--chunks", question.chunks, "model chunks of each rank; above 1 for interleaved only")
       ->check(command_line::range(1, 16));
   schedule
       .add_option("--costs", question.costs,

@@ -8,7 +8,6 @@
 namespace lockstep::parallel {
 namespace {
 
-using Kind = ActionKind;
 constexpr int kKinds = 9;
 constexpr int kNone = -1;
 
@@ -56,7 +55,7 @@ class Check {
     if (has_messages(rows_)) check_messages();
     const ScheduleRows all = with_messages(rows_, size_);
     check_order_of_messages(all);
-    ScheduleRun run(all, size_, {1, 1, 1, 1}, {});
+    ScheduleRun run(all, size_, {1, 1, 1, 1}, {}, /*has_timeline=*/false);
     if (!run.run()) fail_deadlock(all, run);
     return size_;
   }
@@ -70,7 +69,7 @@ class Check {
     return rows_[static_cast<std::size_t>(rank)][static_cast<std::size_t>(row)];
   }
   int& found(const ScheduleAction& action) {
-    const int m = action.kind == Kind::kReduce ? 0 : action.micro_batch;
+    const int m = action.kind == ActionKind::kReduce ? 0 : action.micro_batch;
     return found_[static_cast<std::size_t>(
         (static_cast<int>(action.kind) * size_.stages + action.stage) * size_.micro_batches + m)];
   }
@@ -100,10 +99,10 @@ class Check {
   void check_messages();
   void check_order_of_messages(const ScheduleRows& all);
   // B, or its part that the other stages wait for; B, or its part that makes gradients of parameters.
-  ScheduleAction backward_of(int stage, int m) { return whole_or(Kind::kBackwardInput, stage, m); }
-  ScheduleAction gradient_of(int stage, int m) { return whole_or(Kind::kBackwardWeight, stage, m); }
-  ScheduleAction whole_or(Kind part, int stage, int m) {
-    const ScheduleAction whole{Kind::kBackward, stage, m};
+  ScheduleAction backward_of(int stage, int m) { return whole_or(ActionKind::kBackwardInput, stage, m); }
+  ScheduleAction gradient_of(int stage, int m) { return whole_or(ActionKind::kBackwardWeight, stage, m); }
+  ScheduleAction whole_or(ActionKind part, int stage, int m) {
+    const ScheduleAction whole{ActionKind::kBackward, stage, m};
     return found(whole) != kNone ? whole : ScheduleAction{part, stage, m};
   }
   ScheduleAction shown(const ScheduleAction& message);
@@ -129,7 +128,9 @@ void Check::find_size() {
            fmt::format("expected stages below {} and micro-batches below {}", kMaxScheduleCells,
                        kMaxScheduleMicroBatches));
     if (rank_of(stage) != rank)
-      fail(rank, row, fmt::format("stage {} is on rank {} of {}", stage, rank_of(stage), size_.ranks));
+      fail(rank, row,
+           fmt::format("stage {} belongs to rank {} (stage % ranks); move the action to the line of that rank", stage,
+                       rank_of(stage)));
     size_.stages = std::max(size_.stages, (stage / size_.ranks + 1) * size_.ranks);
     size_.micro_batches = std::max(size_.micro_batches, m + 1);
   });
@@ -143,7 +144,7 @@ void Check::find_rows() {
   found_.assign(static_cast<std::size_t>(kKinds * size_.stages * size_.micro_batches), kNone);
   for_each([&](int rank, int row) {
     int& before = found(at(rank, row));
-    if (before != kNone) fail(rank, row, fmt::format("is a duplicate of row {}", before));
+    if (before != kNone) fail(rank, row, fmt::format("is a duplicate of row {}; remove one of them", before));
     before = row;
   });
 }
@@ -165,12 +166,12 @@ void Check::fail_missing(const ScheduleAction& action) {
 void Check::check_after(const ScheduleAction& later, const ScheduleAction& earlier, const std::string& why) {
   if (found(later) < found(earlier))
     fail(rank_of(later.stage), found(later),
-         fmt::format("comes before {} of row {}; {}", earlier.to_string(), found(earlier), why));
+         fmt::format("comes before {} of row {}; move it behind, since {}", earlier.to_string(), found(earlier), why));
 }
 
 void Check::check_computing(int stage, int m) {
-  const ScheduleAction forward{Kind::kForward, stage, m}, input{Kind::kBackwardInput, stage, m},
-      weight{Kind::kBackwardWeight, stage, m}, whole{Kind::kBackward, stage, m};
+  const ScheduleAction forward{ActionKind::kForward, stage, m}, input{ActionKind::kBackwardInput, stage, m},
+      weight{ActionKind::kBackwardWeight, stage, m}, whole{ActionKind::kBackward, stage, m};
   if (found(forward) == kNone) fail_missing(forward);
   if (found(whole) != kNone) {
     for (const ScheduleAction& part : {input, weight}) {
@@ -192,40 +193,42 @@ void Check::check_computing(int stage, int m) {
     check_after(gradient_of(stage, m), gradient_of(stage, m - 1),
                 "gradients of parameters are added in ascending order of micro-batches");
   if (size_.ranks > 1 || stage == 0) return;
-  check_after(forward, {Kind::kForward, stage - 1, m}, "a stage needs the outputs of the one before");
+  check_after(forward, {ActionKind::kForward, stage - 1, m}, "a stage needs the outputs of the one before");
   check_after(backward_of(stage - 1, m), backward, "a stage needs the gradients of the one after");
 }
 
 void Check::check_messages() {
   const int last = size_.stages - 1;
-  const auto check = [&](bool is_needed, Kind kind, const ScheduleAction& action, bool is_before) {
-    const ScheduleAction message{kind, action.stage, kind == Kind::kReduce ? 0 : action.micro_batch};
+  const auto check = [&](bool is_needed, ActionKind kind, const ScheduleAction& action, bool is_before) {
+    const ScheduleAction message{kind, action.stage, kind == ActionKind::kReduce ? 0 : action.micro_batch};
     const int row = found(message), rank = rank_of(action.stage);
-    if (!is_needed && row != kNone) fail(rank, row, "no other rank is at this end of the stage");
+    if (!is_needed && row != kNone) fail(rank, row, "no other rank is at this end of the stage; remove the message");
     if (!is_needed) return;
     const char* const where = is_before ? "before" : "after";
-    if (row == kNone) fail(rank, found(action), fmt::format("needs {} {} it", message.to_string(), where));
+    if (row == kNone)
+      fail(rank, found(action),
+           fmt::format("needs {} {} it; add that, or remove all messages and REDUCE_GRAD", message.to_string(), where));
     if ((row < found(action)) != is_before)
       fail(rank, row, fmt::format("must come {} {}, row {}", where, action.to_string(), found(action)));
   };
   for (int stage = 0; stage <= last; ++stage) {
     const bool has_previous = size_.ranks > 1 && stage > 0, has_next = size_.ranks > 1 && stage < last;
     for (int m = 0; m < size_.micro_batches; ++m) {
-      const ScheduleAction forward{Kind::kForward, stage, m}, backward = backward_of(stage, m);
-      check(has_previous, Kind::kReceiveForward, forward, true);
-      check(has_next, Kind::kSendForward, forward, false);
-      check(has_next, Kind::kReceiveBackward, backward, true);
-      check(has_previous, Kind::kSendBackward, backward, false);
+      const ScheduleAction forward{ActionKind::kForward, stage, m}, backward = backward_of(stage, m);
+      check(has_previous, ActionKind::kReceiveForward, forward, true);
+      check(has_next, ActionKind::kSendForward, forward, false);
+      check(has_next, ActionKind::kReceiveBackward, backward, true);
+      check(has_previous, ActionKind::kSendBackward, backward, false);
     }
-    check(true, Kind::kReduce, gradient_of(stage, size_.micro_batches - 1), false);
+    check(true, ActionKind::kReduce, gradient_of(stage, size_.micro_batches - 1), false);
   }
 }
 
 // The action that needs or makes a message, if the table has no messages.
 ScheduleAction Check::shown(const ScheduleAction& message) {
   if (has_messages(rows_)) return message;
-  if (message.kind == Kind::kSendForward || message.kind == Kind::kReceiveForward)
-    return {Kind::kForward, message.stage, message.micro_batch};
+  if (message.kind == ActionKind::kSendForward || message.kind == ActionKind::kReceiveForward)
+    return {ActionKind::kForward, message.stage, message.micro_batch};
   return backward_of(message.stage, message.micro_batch);
 }
 
@@ -233,7 +236,7 @@ void Check::check_order_of_messages(const ScheduleRows& all) {
   std::vector<std::vector<ScheduleAction>> sent(2 * static_cast<std::size_t>(size_.stages)), read(sent.size());
   for (const auto& actions : all) {
     for (const ScheduleAction& action : actions) {
-      if (is_computing(action.kind) || action.kind == Kind::kReduce) continue;
+      if (is_computing(action.kind) || action.kind == ActionKind::kReduce) continue;
       const StageChannel channel = StageChannel::of(action);
       (channel.is_send ? sent : read)[channel.index()].push_back(action);
     }
@@ -252,22 +255,22 @@ void Check::check_order_of_messages(const ScheduleRows& all) {
 // What a blocked message waits for, and why.
 std::pair<ScheduleAction, const char*> Check::needed(const ScheduleRows& all, const ScheduleAction& blocked) {
   switch (blocked.kind) {
-    case Kind::kReceiveForward:
-      return {{Kind::kSendForward, blocked.stage - 1, blocked.micro_batch}, "needs"};
-    case Kind::kReceiveBackward:
-      return {{Kind::kSendBackward, blocked.stage + 1, blocked.micro_batch}, "needs"};
+    case ActionKind::kReceiveForward:
+      return {{ActionKind::kSendForward, blocked.stage - 1, blocked.micro_batch}, "needs"};
+    case ActionKind::kReceiveBackward:
+      return {{ActionKind::kSendBackward, blocked.stage + 1, blocked.micro_batch}, "needs"};
     default:
       break;
   }
   // Its receiver has yet to read the message that was sent kMessagesUnderWay earlier.
-  const bool is_forward = blocked.kind == Kind::kSendForward;
+  const bool is_forward = blocked.kind == ActionKind::kSendForward;
   std::vector<int> sent;
   for (const ScheduleAction& action : all[static_cast<std::size_t>(rank_of(blocked.stage))]) {
     if (action.kind == blocked.kind && action.stage == blocked.stage) sent.push_back(action.micro_batch);
     if (action == blocked) break;
   }
-  return {{is_forward ? Kind::kReceiveForward : Kind::kReceiveBackward, blocked.stage + (is_forward ? 1 : -1),
-           sent[sent.size() - 1 - kMessagesUnderWay]},
+  return {{is_forward ? ActionKind::kReceiveForward : ActionKind::kReceiveBackward,
+           blocked.stage + (is_forward ? 1 : -1), sent[sent.size() - 1 - kMessagesUnderWay]},
           "sends a message, and two are not yet read by"};
 }
 

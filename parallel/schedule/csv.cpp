@@ -1,4 +1,7 @@
 // Tables as text: a line for each rank, cells separated by commas.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -13,6 +16,10 @@ namespace {
 
 constexpr std::array<std::string_view, 9> kNames = {"F",      "I",      "W",      "B",          "SEND_F",
                                                     "RECV_F", "SEND_B", "RECV_B", "REDUCE_GRAD"};
+
+// Larger tables are written without empty cells and padding.
+constexpr double kMostCellsInSteps = 1 << 19;
+static_assert(12 * kMostCellsInSteps <= kMaxScheduleBytes);  // 12: "131071F1023,"
 
 // Removes a number from the front of `text`.
 bool take_number(std::string_view& text, int& number) {
@@ -86,28 +93,29 @@ ScheduleRows parse_schedule(std::span<const std::byte> text, const std::string& 
 }
 
 std::string ScheduleTable::to_string() const {
-  constexpr double kMostCells = 1 << 24;  // more are written without the empty ones
   const ScheduleSize size{ranks(), stages_, micro_batches_};
-  const ScheduleRows all = with_messages(rows_, size);
-  ScheduleRun run(all, size, {1, 1, 1, 1}, {});
-  run.run();
-  const Timeline timeline = std::move(run).timeline();
-  const bool is_in_steps = !has_messages(rows_) && timeline.seconds * ranks() <= kMostCells;
-  std::vector<std::vector<std::string>> cells;
-  std::size_t width = 0;
-  for (std::size_t rank = 0; rank < rows_.size(); ++rank) {
-    std::vector<std::string>& row = cells.emplace_back();
-    for (std::size_t i = 0; i < rows_[rank].size(); ++i) {
-      if (is_in_steps) row.resize(static_cast<std::size_t>(timeline.ranks[rank].actions[i].begin));
-      row.push_back(rows_[rank][i].to_string());
-      width = std::max(width, row.back().size());
-    }
+  Timeline timeline;
+  bool is_in_steps = !has_messages(rows_);
+  std::size_t width = 0;  // of a cell
+  if (is_in_steps) {
+    const ScheduleRows all = with_messages(rows_, size);
+    ScheduleRun run(all, size, {1, 1, 1, 1}, {});
+    run.run();
+    timeline = std::move(run).timeline();
+    is_in_steps = timeline.seconds * ranks() <= kMostCellsInSteps;
+  }
+  for (const std::vector<ScheduleAction>& row : rows_) {
+    for (const ScheduleAction& action : row) width = is_in_steps ? std::max(width, action.to_string().size()) : 0;
   }
   std::string text;
-  for (std::vector<std::string>& row : cells) {
-    for (std::string& cell : row) cell.resize(width, ' ');
-    std::string line = fmt::format("{}", fmt::join(row, ","));
-    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+  for (std::size_t rank = 0; rank < rows_.size(); ++rank) {
+    double column = 0;
+    for (std::size_t i = 0; i < rows_[rank].size(); ++i, ++column) {
+      for (; is_in_steps && column < timeline.ranks[rank].actions[i].begin; ++column) text.append(width, ' ') += ',';
+      text += fmt::format("{:<{}},", rows_[rank][i].to_string(), width);
+    }
+    text.resize(text.find_last_not_of(" ,") + 1);
+    text += '\n';
   }
   return text;
 }

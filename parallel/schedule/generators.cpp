@@ -8,12 +8,11 @@
 namespace lockstep::parallel {
 namespace {
 
-using Kind = ActionKind;
 using Row = std::vector<ScheduleAction>;
 
 Row gpipe(int rank, int micro_batches) {
   Row row;
-  for (const Kind kind : {Kind::kForward, Kind::kBackward}) {
+  for (const ActionKind kind : {ActionKind::kForward, ActionKind::kBackward}) {
     for (int m = 0; m < micro_batches; ++m) row.push_back({kind, rank, m});
   }
   return row;
@@ -22,10 +21,10 @@ Row gpipe(int rank, int micro_batches) {
 Row one_f_one_b(int ranks, int rank, int micro_batches) {
   Row row;
   int forward = 0, backward = 0;
-  while (forward < std::min(ranks - 1 - rank, micro_batches)) row.push_back({Kind::kForward, rank, forward++});
+  while (forward < std::min(ranks - 1 - rank, micro_batches)) row.push_back({ActionKind::kForward, rank, forward++});
   while (backward < micro_batches) {
-    if (forward < micro_batches) row.push_back({Kind::kForward, rank, forward++});
-    row.push_back({Kind::kBackward, rank, backward++});
+    if (forward < micro_batches) row.push_back({ActionKind::kForward, rank, forward++});
+    row.push_back({ActionKind::kBackward, rank, backward++});
   }
   return row;
 }
@@ -36,14 +35,14 @@ Row zero_bubble(int ranks, int rank, int micro_batches) {
   Row row;
   int weight = 0;
   for (const ScheduleAction& action : one_f_one_b(ranks, rank, micro_batches)) {
-    if (action.kind == Kind::kForward) {
+    if (action.kind == ActionKind::kForward) {
       row.push_back(action);
       continue;
     }
-    row.push_back({Kind::kBackwardInput, rank, action.micro_batch});
-    if (action.micro_batch >= rank) row.push_back({Kind::kBackwardWeight, rank, weight++});
+    row.push_back({ActionKind::kBackwardInput, rank, action.micro_batch});
+    if (action.micro_batch >= rank) row.push_back({ActionKind::kBackwardWeight, rank, weight++});
   }
-  while (weight < micro_batches) row.push_back({Kind::kBackwardWeight, rank, weight++});
+  while (weight < micro_batches) row.push_back({ActionKind::kBackwardWeight, rank, weight++});
   return row;
 }
 
@@ -51,16 +50,16 @@ Row zero_bubble(int ranks, int rank, int micro_batches) {
 Row interleaved(int ranks, int rank, int micro_batches, int chunks) {
   const int total = micro_batches * chunks, group = ranks * chunks,
             before = std::min(total, 2 * (ranks - rank - 1) + (chunks - 1) * ranks);  // forwards before 1F1B begins
-  const auto action = [&](Kind kind, int k) {
+  const auto action = [&](ActionKind kind, int k) {
     const int chunk = k % group / ranks;
-    return ScheduleAction{kind, (kind == Kind::kForward ? chunk : chunks - 1 - chunk) * ranks + rank,
+    return ScheduleAction{kind, (kind == ActionKind::kForward ? chunk : chunks - 1 - chunk) * ranks + rank,
                           k / group * ranks + k % ranks};
   };
   Row row;
-  for (int k = 0; k < before; ++k) row.push_back(action(Kind::kForward, k));
+  for (int k = 0; k < before; ++k) row.push_back(action(ActionKind::kForward, k));
   for (int k = 0; k < total; ++k) {
-    if (before + k < total) row.push_back(action(Kind::kForward, before + k));
-    row.push_back(action(Kind::kBackward, k));
+    if (before + k < total) row.push_back(action(ActionKind::kForward, before + k));
+    row.push_back(action(ActionKind::kBackward, k));
   }
   return row;
 }

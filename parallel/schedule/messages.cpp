@@ -5,8 +5,6 @@
 
 namespace lockstep::parallel {
 
-using Kind = ActionKind;
-
 bool has_messages(const ScheduleRows& rows) {
   return std::ranges::any_of(rows, [](const std::vector<ScheduleAction>& row) {
     return !std::ranges::all_of(row, is_computing, &ScheduleAction::kind);
@@ -15,11 +13,11 @@ bool has_messages(const ScheduleRows& rows) {
 
 StageChannel StageChannel::of(const ScheduleAction& message) {
   switch (message.kind) {
-    case Kind::kSendForward:
+    case ActionKind::kSendForward:
       return {false, true, message.stage + 1};
-    case Kind::kReceiveForward:
+    case ActionKind::kReceiveForward:
       return {false, false, message.stage};
-    case Kind::kSendBackward:
+    case ActionKind::kSendBackward:
       return {true, true, message.stage - 1};
     default:
       return {true, false, message.stage};
@@ -33,17 +31,18 @@ ScheduleRows with_messages(const ScheduleRows& rows, const ScheduleSize& size) {
   for (std::size_t rank = 0; rank < rows.size(); ++rank) {
     for (const ScheduleAction& action : rows[rank]) {
       const auto& [kind, stage, m] = action;
-      const bool is_forward = kind == Kind::kForward, meets_others = kind != Kind::kBackwardWeight && size.ranks > 1,
+      const bool is_forward = kind == ActionKind::kForward,
+                 meets_others = kind != ActionKind::kBackwardWeight && size.ranks > 1,
                  has_source = is_forward ? stage > 0 : stage + 1 < size.stages,
                  has_target = is_forward ? stage + 1 < size.stages : stage > 0;
       if (meets_others && has_source)
-        all[rank].push_back({is_forward ? Kind::kReceiveForward : Kind::kReceiveBackward, stage, m});
+        all[rank].push_back({is_forward ? ActionKind::kReceiveForward : ActionKind::kReceiveBackward, stage, m});
       all[rank].push_back(action);
       if (meets_others && has_target)
-        all[rank].push_back({is_forward ? Kind::kSendForward : Kind::kSendBackward, stage, m});
-      const bool is_gradient = kind == Kind::kBackward || kind == Kind::kBackwardWeight;
+        all[rank].push_back({is_forward ? ActionKind::kSendForward : ActionKind::kSendBackward, stage, m});
+      const bool is_gradient = kind == ActionKind::kBackward || kind == ActionKind::kBackwardWeight;
       if (is_gradient && ++gradients[static_cast<std::size_t>(stage)] == size.micro_batches)
-        all[rank].push_back({Kind::kReduce, stage, 0});
+        all[rank].push_back({ActionKind::kReduce, stage, 0});
     }
   }
   return all;

@@ -8,12 +8,10 @@
 
 namespace lockstep::parallel {
 
-using Kind = ActionKind;
-
 ScheduleRun::ScheduleRun(const ScheduleRows& rows, const ScheduleSize& size, const ActionSeconds& seconds,
-                         const MessageTime& link)
+                         const MessageTime& link, bool has_timeline)
     : rows_(rows), size_(size), seconds_(seconds), link_(link), ranks_(rows.size()),
-      channels_(2 * static_cast<std::size_t>(size.stages)) {
+      channels_(2 * static_cast<std::size_t>(size.stages)), has_timeline_(has_timeline) {
   timeline_.ranks.resize(rows.size());
   timeline_.messages.resize(static_cast<std::size_t>(size.stages) - 1, 0);
 }
@@ -47,7 +45,7 @@ bool ScheduleRun::can_begin(std::size_t rank, double& when) const {
   if (state.row == rows_[rank].size()) return false;
   const ScheduleAction& action = rows_[rank][state.row];
   when = state.now;
-  if (is_computing(action.kind) || action.kind == Kind::kReduce) return true;
+  if (is_computing(action.kind) || action.kind == ActionKind::kReduce) return true;
   const StageChannel channel = StageChannel::of(action);
   const auto& [arrivals, reads] = channels_[channel.index()];
   if (channel.is_send) {
@@ -67,7 +65,7 @@ void ScheduleRun::step(std::size_t rank, double when) {
   const ScheduleAction& action = rows_[rank][state.row++];
   state.now = when;
   if (is_computing(action.kind)) return compute(rank, action);
-  if (action.kind == Kind::kReduce) return;
+  if (action.kind == ActionKind::kReduce) return;
   const StageChannel channel = StageChannel::of(action);
   auto& [arrivals, reads] = channels_[channel.index()];
   if (!channel.is_send) {
@@ -89,12 +87,13 @@ void ScheduleRun::compute(std::size_t rank, const ScheduleAction& action) {
   const double begin = state.now, seconds = seconds_[static_cast<std::size_t>(action.kind)];
   state.now += seconds;
   state.busy += seconds;
+  if (!has_timeline_) return;
   seen.actions.push_back({begin, state.now, action});
   const int held = seen.held.empty() ? 0 : seen.held.back().activations;
-  if (action.kind == Kind::kForward) {
+  if (action.kind == ActionKind::kForward) {
     seen.held.push_back({begin, held + 1});
     seen.in_flight = std::max(seen.in_flight, held + 1);
-  } else if (action.kind != Kind::kBackwardInput) {
+  } else if (action.kind != ActionKind::kBackwardInput) {
     seen.held.push_back({state.now, held - 1});
   }
 }

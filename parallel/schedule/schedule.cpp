@@ -19,8 +19,7 @@ ScheduleTable::ScheduleTable(ScheduleRows rows) : rows_(std::move(rows)) {
 }
 
 ScheduleTable ScheduleTable::load(const std::string& path) {
-  constexpr std::uint64_t kLargestFile = 16 << 20;
-  ScheduleRows rows = parse_schedule(read_file(path, kLargestFile), path);
+  ScheduleRows rows = parse_schedule(read_file(path, kMaxScheduleBytes), path);
   try {
     return ScheduleTable(std::move(rows));
   } catch (Error& error) {

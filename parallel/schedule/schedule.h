@@ -5,7 +5,8 @@
 ///     table.save("mine.csv");  // a line for each rank, as PyTorch writes them: 0F0,0F1,0F2,0F3,,,0B0, ...
 ///     const Timeline timeline = simulate(table, {.forward = 1, .backward_input = 1.3, .backward_weight = 0.9});
 ///
-/// A model is cut into stages that follow each other. Stage s is on rank s % ranks, as chunk s / ranks of that rank.
+/// A model is cut into stages that follow each other. Stage s is on rank s % ranks, as model chunk s / ranks of that
+/// rank. Below, "chunk" is a model chunk.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +47,7 @@ enum class ActionKind : std::uint8_t {
 /// One action of a rank.
 struct ScheduleAction {
   ActionKind kind = ActionKind::kForward;  ///< what the rank does
-  int stage = 0;                           ///< of the model
+  int stage = 0;                           ///< the stage of the model
   int micro_batch = 0;                     ///< 0 in kReduce, which is for all micro-batches
   std::string to_string() const;           ///< "0F3": stage, kind, micro-batch
   friend bool operator==(const ScheduleAction&, const ScheduleAction&) = default;
@@ -58,25 +59,30 @@ struct ScheduleAction {
 /// action, with that part of the table.
 class ScheduleTable {
  public:
-  /// Throws InvalidArgument, with the numbers that are possible, for those that the schedule cannot have: interleaved
-  /// needs micro-batches that are a multiple of the ranks, and the others have one chunk.
+  /// Throws InvalidArgument for numbers that the schedule cannot have; the error names possible ones. Interleaved needs
+  /// micro-batches that are a multiple of the ranks, and the others have one chunk. ranks * chunks * micro_batches is at
+  /// most 131,072.
   static ScheduleTable make(Schedule schedule, int ranks, int micro_batches, int chunks = 1);
   /// A table of your own: for each rank the actions F, B, I and W. Messages and kReduce may be there, all or none; none
   /// stands for messages at the first need.
   explicit ScheduleTable(std::vector<std::vector<ScheduleAction>> rows);
 
-  /// Reads PyTorch's CSV: a line for each rank, a cell for each action, as 0F3; empty cells have no effect. Throws
-  /// IoError, with line and column (counted in cells, from 1), if a cell is no action, and InvalidArgument as above.
+  /// Reads PyTorch's CSV: a line for each rank, a cell for each action, as 0F3; empty cells have no effect. Stage s must
+  /// be on rank s % ranks, and actions are F, I, W, B, SEND_*, RECV_* and REDUCE_GRAD only. In errors about the table,
+  /// row n of rank r is the action n (from 0, without empty cells) of line r + 1.
+  /// Throws IoError, with line and column (counted in cells, from 1), if a cell is no action, and InvalidArgument as
+  /// above.
   static ScheduleTable load(const std::string& path);
   void save(const std::string& path) const;  ///< writes to_string(); throws IoError
-  /// The table as CSV. A column is a time step if every action takes one, so ranks that wait have empty cells.
+  /// The table as CSV. A column is a time step if every action takes one, so ranks that wait have empty cells. Tables
+  /// with messages, or with more than 524,288 cells, have no empty cells.
   std::string to_string() const;
 
-  int ranks() const { return static_cast<int>(rows_.size()); }  ///< of the pipeline
-  int chunks() const { return stages_ / ranks(); }              ///< of each rank
-  int stages() const { return stages_; }                        ///< of the model
-  int micro_batches() const { return micro_batches_; }          ///< of a step
-  const std::vector<ScheduleAction>& actions(int rank) const;   ///< in the order of running
+  int ranks() const { return static_cast<int>(rows_.size()); }  ///< number of ranks of the pipeline
+  int chunks() const { return stages_ / ranks(); }              ///< number of model chunks on each rank
+  int stages() const { return stages_; }                        ///< number of stages of the model
+  int micro_batches() const { return micro_batches_; }          ///< number of micro-batches of a step
+  const std::vector<ScheduleAction>& actions(int rank) const;   ///< the actions in the order of running
   friend bool operator==(const ScheduleTable&, const ScheduleTable&) = default;
 
  private:
@@ -93,9 +99,9 @@ struct MessageTime {
 /// Times of a step's parts. All stages take equally long.
 struct ScheduleCosts {
   double forward = 1;          ///< seconds of a micro-batch in all chunks of a rank: F
-  double backward_input = 1;   ///< I
-  double backward_weight = 1;  ///< W; B takes both
-  MessageTime link = {};       ///< of each message
+  double backward_input = 1;   ///< seconds in all chunks: I
+  double backward_weight = 1;  ///< seconds in all chunks: W; B takes both
+  MessageTime link = {};       ///< times of each message
 };
 
 /// A simulated step.
@@ -118,7 +124,7 @@ struct Timeline {
     int in_flight = 0;           ///< the most that the rank holds
     double idle = 0;             ///< share of the step in which the rank does not compute
   };
-  double seconds = 0;              ///< of the step
+  double seconds = 0;              ///< seconds that the step takes
   double idle = 0;                 ///< mean over all ranks
   std::vector<Rank> ranks;         ///< by rank
   std::vector<int> messages = {};  ///< between stages s and s + 1, in both directions together, by s

@@ -17,7 +17,10 @@ namespace lockstep::parallel {
 using ScheduleRows = std::vector<std::vector<ScheduleAction>>;
 
 // Limits of a table. 1,024 micro-batches is also the limit of random numbers.
-inline constexpr int kMaxScheduleRanks = 1024, kMaxScheduleMicroBatches = 1024, kMaxScheduleCells = 1 << 18;
+inline constexpr int kMaxScheduleRanks = 1024, kMaxScheduleMicroBatches = 1024, kMaxScheduleCells = 1 << 17;
+// The longest text of a table, which has F, I, W, four messages and a reduction for each stage and micro-batch, as
+// "131071F1023,", "131071SEND_F1023," and "131071REDUCE_GRAD,".
+inline constexpr int kMaxScheduleBytes = kMaxScheduleCells * (3 * 12 + 4 * 17 + 18);
 // Messages of one direction that two stages hold at a time: one that is sent does not wait unless this many are unread.
 inline constexpr int kMessagesUnderWay = 2;
 
@@ -55,8 +58,8 @@ using ActionSeconds = std::array<double, 4>;
 // Runs rows with messages on a simulated clock, with messages of a channel in the order of sending.
 class ScheduleRun {
  public:
-  ScheduleRun(const ScheduleRows& rows, const ScheduleSize& size, const ActionSeconds& seconds,
-              const MessageTime& link);
+  ScheduleRun(const ScheduleRows& rows, const ScheduleSize& size, const ActionSeconds& seconds, const MessageTime& link,
+              bool has_timeline = true);
   // Runs all actions. Returns false if no rank can go on.
   bool run();
   // The row at which a rank is, its size at the end.
@@ -87,6 +90,7 @@ class ScheduleRun {
   std::vector<RankState> ranks_;
   std::vector<ChannelState> channels_;
   std::priority_queue<Next, std::vector<Next>, std::greater<>> next_;  // of ranks that are not blocked
+  bool has_timeline_;  // false: a run only tells whether all actions can run
   Timeline timeline_;
 };
 

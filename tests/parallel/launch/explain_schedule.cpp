@@ -56,6 +56,13 @@ TEST_CASE("schedule: the simulated step is the closed form, wherever there is on
   CHECK(contains(explain("schedule zb1p --pp 4 --micro-batches 2").output, "\nstep        11\n"));
 }
 
+TEST_CASE("schedule: the comparison leaves out schedules that would be too large") {
+  const Finished run = explain("schedule 1f1b --pp 128 --micro-batches 1024");
+  CHECK(run.code == 0);
+  CHECK(contains(run.output, "\nzb1p  "));
+  CHECK(!contains(run.output, "\ninterleaved  "));
+}
+
 TEST_CASE("schedule: a table is written as CSV, and a file takes the place of a schedule's name") {
   const Finished written = explain("schedule 1f1b --pp 2 --micro-batches 3 --csv mine.csv");
   CHECK(written.code == 0);

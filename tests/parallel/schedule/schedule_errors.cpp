@@ -117,7 +117,7 @@ TEST_CASE("missing actions are named") {
 TEST_CASE("duplicate actions are named with both rows") {
   ScheduleRows table = rows(Schedule::kGPipe, 3, 4);
   table[2].push_back({ActionKind::kForward, 2, 1});
-  CHECK(first_line(table) == "ScheduleTable: rank 2, row 8, 2F1: is a duplicate of row 1");
+  CHECK(first_line(table) == "ScheduleTable: rank 2, row 8, 2F1: is a duplicate of row 1; remove one of them");
   table = with_messages(Schedule::kGPipe, 3, 4);
   table[2].push_back({ActionKind::kReduce, 2, 3});
   CHECK(first_line(table).find("2REDUCE_GRAD: is a duplicate of row ") != std::string::npos);
@@ -127,7 +127,8 @@ TEST_CASE("backward before forward, and W before I, are named") {
   ScheduleRows table = rows(Schedule::k1F1B, 2, 4);
   move_before(table[1], "1B2", "1F2");
   CHECK(first_line(table) ==
-        "ScheduleTable: rank 1, row 4, 1B2: comes before 1F2 of row 5; backward needs what forward saves");
+        "ScheduleTable: rank 1, row 4, 1B2: comes before 1F2 of row 5; move it behind, since backward needs what "
+        "forward saves");
   table = rows(Schedule::kZeroBubble, 2, 4);
   move_before(table[0], "0I3", "0F3");
   CHECK(first_line(table).find("0I3: comes before 0F3 of row ") != std::string::npos);
@@ -148,8 +149,8 @@ TEST_CASE("gradients that are not added in ascending order are named") {
   ScheduleRows table = rows(Schedule::kGPipe, 2, 4);
   for (auto& row : table) std::reverse(row.begin() + 4, row.end());
   CHECK(first_line(table) ==
-        "ScheduleTable: rank 0, row 6, 0B1: comes before 0B0 of row 7; gradients of parameters are added in "
-        "ascending order of micro-batches");
+        "ScheduleTable: rank 0, row 6, 0B1: comes before 0B0 of row 7; move it behind, since gradients of parameters "
+        "are added in ascending order of micro-batches");
   table = rows(Schedule::kZeroBubble, 2, 4);
   std::swap(*at(table[1], "1W2"), *at(table[1], "1W3"));
   CHECK(first_line(table).find("1W3: comes before 1W2 of row ") != std::string::npos);
@@ -158,11 +159,15 @@ TEST_CASE("gradients that are not added in ascending order are named") {
 TEST_CASE("stages on the wrong rank are named") {
   ScheduleRows table = rows(Schedule::k1F1B, 2, 4);
   at(table[1], "1F2")->stage = 2;
-  CHECK(first_line(table) == "ScheduleTable: rank 1, row 4, 2F2: stage 2 is on rank 0 of 2");
+  CHECK(first_line(table) ==
+        "ScheduleTable: rank 1, row 4, 2F2: stage 2 belongs to rank 0 (stage % ranks); move the action to the line of "
+        "that rank");
   std::swap(table[0], table[1]);
-  CHECK(first_line(table) == "ScheduleTable: rank 0, row 0, 1F0: stage 1 is on rank 1 of 2");
+  CHECK(first_line(table) ==
+        "ScheduleTable: rank 0, row 0, 1F0: stage 1 belongs to rank 1 (stage % ranks); move the action to the line of "
+        "that rank");
   at(table[0], "1F0")->stage = -1;
-  CHECK(first_line(table).find("expected stages below 262144 and micro-batches below 1024") != std::string::npos);
+  CHECK(first_line(table).find("expected stages below 131072 and micro-batches below 1024") != std::string::npos);
 }
 
 TEST_CASE("ranks that wait for each other are named, with the actions on the way") {
@@ -224,7 +229,7 @@ TEST_CASE("messages in another order than they are needed in are named") {
 TEST_CASE("messages and reductions that are missing, late or useless are named") {
   ScheduleRows table = with_messages(Schedule::k1F1B, 3, 4);
   table[1].erase(at(table[1], "1RECV_F3"));
-  CHECK(first_line(table).find("1F3: needs 1RECV_F3 before it") != std::string::npos);
+  CHECK(first_line(table).find("1F3: needs 1RECV_F3 before it; add that, or remove all messages") != std::string::npos);
   table = with_messages(Schedule::k1F1B, 3, 4);
   table[1].erase(at(table[1], "1SEND_B2"));
   CHECK(first_line(table).find("1B2: needs 1SEND_B2 after it") != std::string::npos);
@@ -239,14 +244,16 @@ TEST_CASE("messages and reductions that are missing, late or useless are named")
   CHECK(first_line(table).find("2REDUCE_GRAD: must come after 2B3, row ") != std::string::npos);
   table = with_messages(Schedule::k1F1B, 3, 4);
   table[0].insert(table[0].begin(), {ActionKind::kReceiveForward, 0, 0});
-  CHECK(first_line(table).find("0RECV_F0: no other rank is at this end of the stage") != std::string::npos);
+  CHECK(first_line(table).find("0RECV_F0: no other rank is at this end of the stage; remove the message") !=
+        std::string::npos);
 }
 
 TEST_CASE("on one rank stages follow each other") {
   ScheduleRows table = rows(Schedule::kInterleaved, 1, 2, 2);
   CHECK(error_of(table) == "no error");
   move_before(table[0], "1F0", "0F0");
-  CHECK(first_line(table).find("1F0: comes before 0F0 of row 1; a stage needs the outputs of the one before") !=
+  CHECK(first_line(table).find(
+            "1F0: comes before 0F0 of row 1; move it behind, since a stage needs the outputs of the one before") !=
         std::string::npos);
   table = rows(Schedule::kInterleaved, 1, 2, 2);
   std::swap(*at(table[0], "0B0"), *at(table[0], "1B0"));

@@ -182,7 +182,7 @@ TEST_CASE("numbers that a schedule cannot have are errors with those that it can
         "ScheduleTable: 1f1b has one chunk for each rank, got 2; use interleaved, or 1 chunk");
   CHECK(text(Schedule::kGPipe, 0, 8, 1) == "ScheduleTable: gpipe with 0 ranks, expected 1 to 1024");
   CHECK(text(Schedule::kZeroBubble, 2, 1025, 1) == "ScheduleTable: zb1p with 1025 micro-batches, expected 1 to 1024");
-  CHECK(text(Schedule::kInterleaved, 2, 4, 0) == "ScheduleTable: interleaved with 0 chunks, expected 1 to 262144");
+  CHECK(text(Schedule::kInterleaved, 2, 4, 0) == "ScheduleTable: interleaved with 0 chunks, expected 1 to 131072");
   CHECK(text(Schedule::kInterleaved, 1024, 1024, 1) ==
-        "ScheduleTable: 1024 stages with 1024 micro-batches are 1048576 forwards, expected at most 262144; use fewer");
+        "ScheduleTable: 1024 stages with 1024 micro-batches are 1048576 forwards, expected at most 131072; use fewer");
 }
