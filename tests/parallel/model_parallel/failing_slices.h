@@ -49,7 +49,7 @@ inline void check_failing_slices(const std::string& backend) {
 enum class EarlyError { kBackward, kNoSync, kEvaluate, kForward, kClip };
 
 template <class Run>
-void check_early_error(const Group& group, Run& run, EarlyError form, bool waits_in_no_sync) {
+void check_early_error(const Group& group, Run& run, EarlyError form, bool is_sharded) {
   const auto call = [&](bool fails) {
     const bool has_wrong_rows = fails && form != EarlyError::kClip;
     const ls::Tensor x = ls::ones({4, form == EarlyError::kForward && fails ? 9 : 8}),
@@ -78,8 +78,9 @@ void check_early_error(const Group& group, Run& run, EarlyError form, bool waits
     text = error.what();
   }
   CAPTURE(static_cast<int>(form));
-  // In no_sync, ranks with whole parameters wait only for those that have other slices.
-  const bool waits = waits_in_no_sync || form != EarlyError::kNoSync || group->size() == 2 || group->rank() >= 2;
+  // In no_sync and to clip, ranks with whole parameters wait only for those that have other slices.
+  const bool waits_for_all = is_sharded || (form != EarlyError::kNoSync && form != EarlyError::kClip),
+             waits = waits_for_all || group->size() == 2 || group->rank() >= 2;
   CHECK_MESSAGE((text.find(want) != std::string::npos || (!waits && text.empty())), text);
 }
 
@@ -99,13 +100,13 @@ inline void check_early_errors(const std::string& backend) {
           CAPTURE(mode);
           if (mode == 0) {
             par::GradientAccumulation run(net);
-            check_early_error(group, run, form, /*waits_in_no_sync=*/false);
+            check_early_error(group, run, form, /*is_sharded=*/false);
           } else if (mode == 1) {
             par::DistributedDataParallel run(net, mesh["dp"].group());
-            check_early_error(group, run, form, /*waits_in_no_sync=*/false);
+            check_early_error(group, run, form, /*is_sharded=*/false);
           } else {
             par::ShardedDataParallel run(net, mesh["dp"].group());
-            check_early_error(group, run, form, /*waits_in_no_sync=*/true);
+            check_early_error(group, run, form, /*is_sharded=*/true);
           }
         });
       }
