@@ -141,6 +141,7 @@ Shape attention_batch(const Tensor& q, const Tensor& k, const Tensor& v) {
 }
 
 random::Position next_attention_dropout(const Tensor& q, std::int64_t weights_of_head) {
+  random::refuse_in_slice(kAttention);
   const std::int64_t heads = leading_of(q).numel();
   const random::SliceContext* const context = random::slice_context();
   if (!context || !context->is_open()) return raw::next_dropout(heads * weights_of_head, q.device());

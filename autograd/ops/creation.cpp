@@ -44,11 +44,7 @@ template <class Draw>
 Tensor drawn(const char* op, const Shape& shape, const Draw& draw) {
   const random::SliceContext* const context = random::slice_context();
   if (!context) return draw(shape);
-  LOCKSTEP_CHECK(
-      !context->is_in_slice,
-      "{}: runs in a SequenceParallel module with parameters, which runs once for each slice of this rank, so "
-      "that the numbers would depend on the ranks; draw them outside of the module",
-      op);
+  random::refuse_in_slice(op);
   const std::optional<random::Share> share = context->share_of(shape);
   LOCKSTEP_CHECK(
       share,
@@ -172,10 +168,12 @@ Tensor randint(std::int64_t high, const Shape& shape, const TensorOptions& optio
 Tensor randperm(std::int64_t n, const TensorOptions& options) {
   return create("randperm", options, [&] {
     require_range("randperm", 0, n, options.dtype.value_or(kInt64));
+    random::refuse_in_slice("randperm");
     return raw::randperm(n, options);
   });
 }
 Tensor multinomial(const Tensor& weights, std::int64_t num_samples, bool replacement) {
+  random::refuse_in_slice("multinomial");
   return raw::multinomial(weights, num_samples, replacement);
 }
 

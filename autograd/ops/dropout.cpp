@@ -15,10 +15,7 @@ using random::Share;
 Share share_of(const Tensor& x) {
   const random::SliceContext* const context = random::slice_context();
   if (!context) return {};
-  LOCKSTEP_CHECK(
-      !context->is_in_slice,
-      "dropout: runs in a SequenceParallel module with parameters, which runs once for each slice, so that the "
-      "numbers would depend on the ranks; give the style to the layers inside of it, and none to the Dropout");
+  random::refuse_in_slice("dropout", "give the style to the layers inside of it, and none to the Dropout");
   const std::optional<Share> share = context->share_of(x.shape());
   LOCKSTEP_CHECK(
       share,

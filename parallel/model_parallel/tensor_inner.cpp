@@ -114,8 +114,8 @@ std::int64_t slice_dimension(const random::SliceContext& context, const Tensor& 
     if (is_cut(x.size(i), x.size(i) * x.size(last))) found.push_back(i);
   }
   if (last >= 1 && is_cut(x.size(last), x.size(last))) found.push_back(last);
-  const bool is_view = std::ranges::any_of(
-      context.columns, [&](const auto& columns) { return columns.storage == x.impl().storage.get(); });
+  const bool is_view =
+      std::ranges::any_of(context.columns, [&](const auto& columns) { return columns.storage == x.impl().storage; });
   if (found.size() > 1 && is_view)
     std::erase_if(found, [&](std::int64_t i) { return x.strides()[static_cast<std::size_t>(i)] != x.size(last); });
   return found.size() == 1 || (slices == 1 && !found.empty()) ? found[0] : -1;

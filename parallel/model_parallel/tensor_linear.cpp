@@ -1,5 +1,6 @@
 #include "lockstep/parallel/model_parallel/tensor_linear_internal.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "lockstep/autograd/grad_mode.h"
@@ -29,6 +30,9 @@ std::vector<Tensor> columns_of(const Tensor& x, std::int64_t parts, std::size_t 
     columns.push_back(x.narrow(-1, (p * count + static_cast<std::int64_t>(slice)) * each, each));
   return columns;
 }
+
+// (..., columns) as a matrix; a vector is one row.
+Tensor rows_of(const Tensor& x) { return x.dim() == 1 ? x.unsqueeze(0) : x.flatten(0, -2); }
 
 Tensor joined(const std::vector<Tensor>& columns) {
   return columns.size() == 1 ? columns[0].contiguous() : cat(columns, -1);
@@ -71,18 +75,21 @@ std::vector<Tensor> products_of_slices(const Tensor& x, const std::vector<Tensor
     inputs.push_back(weight);
     saved.emplace_back(weight, autograd::requires_grad(x));
   }
-  return autograd::record_all(
-      "products_of_slices", std::move(terms), inputs, [=, x = Saved(x)](autograd::Tensors& grads, const Needs& needs) {
-        std::vector<Tensor> of_columns;
-        for (std::size_t j = 0; j < count && needs[0]; ++j) of_columns.push_back(matmul(grads[j], *saved[j]));
-        Gradients out{needs[0] ? cat(of_columns, -1) : Tensor()};
-        for (std::size_t j = 0; j < count; ++j) {
-          const Tensor rows = grads[j].flatten(0, -2);
-          out.push_back(needs[1 + j] ? matmul(rows.transpose(0, 1), columns(*x, j).flatten(0, -2), needs.view(1 + j))
-                                     : Tensor());
-        }
-        return out;
-      });
+  const bool has_trained =
+      std::ranges::any_of(weights, [](const Tensor& each) { return autograd::requires_grad(each); });
+  return autograd::record_all("products_of_slices", std::move(terms), inputs,
+                              [=, x = Saved(x, has_trained)](autograd::Tensors& grads, const Needs& needs) {
+                                std::vector<Tensor> of_columns;
+                                for (std::size_t j = 0; j < count && needs[0]; ++j)
+                                  of_columns.push_back(matmul(grads[j], *saved[j]));
+                                Gradients out{needs[0] ? cat(of_columns, -1) : Tensor()};
+                                for (std::size_t j = 0; j < count; ++j) {
+                                  out.push_back(needs[1 + j] ? matmul(rows_of(grads[j]).transpose(0, 1),
+                                                                      rows_of(columns(*x, j)), needs.view(1 + j))
+                                                             : Tensor());
+                                }
+                                return out;
+                              });
 }
 
 const Tensor& only_input(const char* style, const std::vector<Tensor>& inputs) {
@@ -141,7 +148,7 @@ Tensor ColwiseRunner::run(const std::vector<Tensor>& inputs, Forward /*forward*/
     region->open(path_, {.run = y.size(-1) / style_.parts,
                          .parts = style_.parts,
                          .sharing = style_.repeat > 1 ? slices_->local() : 0,
-                         .storage = y.impl().storage.get()});
+                         .storage = y.impl().storage});
   return y;
 }
 

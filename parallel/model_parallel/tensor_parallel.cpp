@@ -69,22 +69,26 @@ void check_colwise(const StyledModule& each, const ColwiseParallel& style, int s
                  "{}: {}: .parts is {}, .multiple_of {}, .repeat {}; expected 1 or more", kOp, each.path, style.parts,
                  style.multiple_of, style.repeat);
   check_repeat(kOp, each.path, style, outputs, slices);
-  if (slices > 1) slices /= style.repeat;  // distinct ones
+  const int sharing = slices > 1 ? style.repeat : 1;  // slices for each distinct one
+  slices /= sharing;
   LOCKSTEP_CHECK(outputs % style.parts == 0, "{}: {}: .parts = {}: {} outputs are not {} equal parts", kOp, each.path,
                  style.parts, outputs, style.parts);
   const std::int64_t part = outputs / style.parts;
   const std::string columns = style.parts == 1
                                   ? fmt::format("{} outputs", outputs)
                                   : fmt::format("{} outputs in {} parts: {} of each part", outputs, style.parts, part);
-  LOCKSTEP_CHECK(part % slices == 0, "{}: {}: {} cannot be cut into {} slices; use a number of slices that divides {}",
-                 kOp, each.path, columns, slices, part);
   std::vector<std::int64_t> possible;
   for (std::int64_t n = 1; n <= part / style.multiple_of; ++n) {
-    if (part % n == 0 && part / n % style.multiple_of == 0) possible.push_back(n);
+    if (part % n == 0 && part / n % style.multiple_of == 0) possible.push_back(n * sharing);
   }
+  LOCKSTEP_CHECK(sharing == 1 || part % slices == 0 || possible.empty(),
+                 "{}: {}: {} cannot be cut into {} slices with .repeat = {}; use {} slices", kOp, each.path, columns,
+                 slices * sharing, sharing, choice_of(possible));
+  LOCKSTEP_CHECK(part % slices == 0, "{}: {}: {} cannot be cut into {} slices; use a number of slices that divides {}",
+                 kOp, each.path, columns, slices * sharing, part);
   LOCKSTEP_CHECK(
       part / slices % style.multiple_of == 0, "{}: {}: {} in {} slices: {} columns are not whole heads of {}; {}", kOp,
-      each.path, columns, slices, part / slices, style.multiple_of,
+      each.path, columns, slices * sharing, part / slices, style.multiple_of,
       possible.empty() ? std::string("set .multiple_of to the size of a head")
                        : fmt::format("use {} slices", choice_of(possible)) + repeat_hint(style, part, slices));
 }

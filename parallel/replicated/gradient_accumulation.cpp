@@ -63,6 +63,9 @@ Tensor GradientAccumulation::operator()(const std::vector<Tensor>& inputs) const
 }
 nn::Module& GradientAccumulation::module() const { return state_->module; }
 const TrafficStats& GradientAccumulation::traffic() { return state_->traffic.with(state_->module, nullptr); }
+double GradientAccumulation::clip_grad_norm_(double max_norm) {
+  return run_or_end(*state_, [&] { return clip_gradients(state_->module, max_norm); });
+}
 StepWatchers& GradientAccumulation::watchers() { return state_->watchers; }
 TrainingPlan GradientAccumulation::plan() const {
   return replicated_plan(state_->module, state_->options.micro_batches);

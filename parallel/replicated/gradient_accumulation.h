@@ -32,7 +32,9 @@ class GradientAccumulation : public TrainingStep<GradientAccumulation> {
   Tensor operator()(const Tensor& x) const;                    ///< the module's forward, on the whole batch
   Tensor operator()(const std::vector<Tensor>& inputs) const;  ///< the module's forward_inputs
   nn::Module& module() const;                                  ///< the module that was passed to the constructor
-  TrainingPlan plan() const;                                   ///< memory
+  /// nn::clip_grad_norm_; of a model that tensor parallelism has cut, over all slices: all ranks must call it.
+  double clip_grad_norm_(double max_norm);
+  TrainingPlan plan() const;      ///< memory
   const TrafficStats& traffic();  ///< of a model that several ranks share: the sum over their groups
 
   // backward(x, y, loss_fn): see step.h. Adds to accumulated gradients.

@@ -111,6 +111,14 @@ Position draw(const Place& place, std::uint64_t blocks) {
 }
 
 SliceContext* slice_context() { return slices; }
+
+void refuse_in_slice(const char* op, const char* fix) {
+  LOCKSTEP_CHECK(!slices || !slices->is_in_slice,
+                 "{}: runs in a SequenceParallel module with parameters, which runs once for each slice of this rank, "
+                 "so that the numbers would depend on the ranks; {}",
+                 op, fix);
+}
+
 SliceContextGuard::SliceContextGuard(SliceContext* context) : previous_(std::exchange(slices, context)) {}
 SliceContextGuard::~SliceContextGuard() { slices = previous_; }
 

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/ref.h"
+#include "lockstep/tensor/memory/storage.h"
 #include "lockstep/tensor/shape.h"
 
 namespace lockstep::random {
@@ -24,8 +26,9 @@ struct Share {
 struct SliceContext {
   struct Columns {
     std::int64_t run, parts;
-    std::int64_t sharing = 0;       // not 0: the slices on this rank, each of which shares its columns with others
-    const void* storage = nullptr;  // of the outputs, only to tell views of them from copies
+    std::int64_t sharing = 0;  // not 0: the slices on this rank, each of which shares its columns with others
+    // Of the outputs, only to tell views of them from copies. Held, so that no copy gets the same one.
+    Ref<Storage> storage{};
   };
   SliceContext() = default;
   SliceContext(const SliceContext&) = default;
@@ -81,6 +84,10 @@ struct SliceContext {
 
 // The calling thread's; null: nothing is cut.
 SliceContext* slice_context();
+
+// Throws InvalidArgument in a module that runs once for each slice: `op` would draw once for each of them. `fix` says what
+// to do instead.
+void refuse_in_slice(const char* op, const char* fix = "draw them outside of the module");
 
 // Sets the calling thread's context while it exists.
 class SliceContextGuard {

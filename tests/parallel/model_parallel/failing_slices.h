@@ -46,12 +46,14 @@ inline void check_failing_slices(const std::string& backend) {
 }
 
 // A call of a training mode that fails on one rank before a layer has run there.
-enum class EarlyError { kBackward, kNoSync, kEvaluate, kForward };
+enum class EarlyError { kBackward, kNoSync, kEvaluate, kForward, kClip };
 
 template <class Run>
-void check_early_error(const Group& group, Run& run, EarlyError form) {
+void check_early_error(const Group& group, Run& run, EarlyError form, bool is_sharded) {
   const auto call = [&](bool fails) {
-    const ls::Tensor x = ls::ones({4, form == EarlyError::kForward && fails ? 9 : 8}), y = ls::ones({fails ? 3 : 4, 8});
+    const bool has_wrong_rows = fails && form != EarlyError::kClip;
+    const ls::Tensor x = ls::ones({4, form == EarlyError::kForward && fails ? 9 : 8}),
+                     y = ls::ones({has_wrong_rows ? 3 : 4, 8});
     const auto loss = [&](const ls::Tensor& in, const ls::Tensor& target) {
       return ls::nn::mse_loss(run.module()(in), target);
     };
@@ -63,9 +65,12 @@ void check_early_error(const Group& group, Run& run, EarlyError form) {
       run(x).sum().backward();
     else
       run.backward(x, y, loss);
+    if (form == EarlyError::kClip) run.clip_grad_norm_(fails ? -1 : 1);
   };
   call(false);
-  const std::string want = form == EarlyError::kForward ? "expected 8 columns" : "with different numbers of rows";
+  const std::string want = form == EarlyError::kForward ? "expected 8 columns"
+                           : form == EarlyError::kClip  ? "max_norm is -1"
+                                                        : "with different numbers of rows";
   std::string text;
   try {
     call(group->rank() == group->size() - 1);
@@ -73,15 +78,17 @@ void check_early_error(const Group& group, Run& run, EarlyError form) {
     text = error.what();
   }
   CAPTURE(static_cast<int>(form));
-  // In no_sync, ranks wait only for those that have other slices.
-  const bool waits = form != EarlyError::kNoSync || group->size() == 2 || group->rank() >= 2;
+  // In no_sync and to clip, ranks with whole parameters wait only for those that have other slices.
+  const bool waits_for_all = is_sharded || (form != EarlyError::kNoSync && form != EarlyError::kClip),
+             waits = waits_for_all || group->size() == 2 || group->rank() >= 2;
   CHECK_MESSAGE((text.find(want) != std::string::npos || (!waits && text.empty())), text);
 }
 
 // All ranks of all groups get the error, and none waits for the rank until the time-out.
 inline void check_early_errors(const std::string& backend) {
   namespace par = ls::parallel;
-  for (const auto form : {EarlyError::kBackward, EarlyError::kNoSync, EarlyError::kEvaluate, EarlyError::kForward}) {
+  for (const auto form :
+       {EarlyError::kBackward, EarlyError::kNoSync, EarlyError::kEvaluate, EarlyError::kForward, EarlyError::kClip}) {
     for (const int dp : {1, 2}) {
       for (const int mode : {0, 1, 2}) {
         if (mode == 0 && dp > 1) continue;
@@ -93,13 +100,13 @@ inline void check_early_errors(const std::string& backend) {
           CAPTURE(mode);
           if (mode == 0) {
             par::GradientAccumulation run(net);
-            check_early_error(group, run, form);
+            check_early_error(group, run, form, /*is_sharded=*/false);
           } else if (mode == 1) {
             par::DistributedDataParallel run(net, mesh["dp"].group());
-            check_early_error(group, run, form);
+            check_early_error(group, run, form, /*is_sharded=*/false);
           } else {
             par::ShardedDataParallel run(net, mesh["dp"].group());
-            check_early_error(group, run, form);
+            check_early_error(group, run, form, /*is_sharded=*/true);
           }
         });
       }

@@ -113,3 +113,22 @@ TEST_CASE("parts of a model that are cut over different ranks are refused") {
     CHECK_THROWS_WITH_AS(par::ShardedDataParallel(model, alone), doctest::Contains(want.c_str()), ls::InvalidArgument);
   });
 }
+
+TEST_CASE("one sample without a batch dimension, with one or several slices on a rank") {
+  const auto gradient = [](const Group& group) {
+    Pair model;
+    for (nn::Parameter* const each : {&model.up.weight, &model.down.weight}) {
+      const ls::Tensor& t = each->master();
+      each->set_master(ls::sin(ls::arange(t.numel()).to(ls::kFloat32)).reshape(t.shape()).requires_grad_());
+    }
+    par::parallelize(model, par::DeviceMesh(group, {{"tp", group ? group->size() : 1}}),
+                     {.tensor_slices = 4, .plan = kPair});
+    const ls::Tensor x = ls::ones({8}).requires_grad_();
+    model(x).sum().backward();
+    return x.grad().to_vector<float>();
+  };
+  const std::vector<float> want = gradient(nullptr);
+  for (const int t : {2, 4}) {
+    with_threads("local", t, [&](const Group& group) { CHECK(gradient(group) == want); });
+  }
+}

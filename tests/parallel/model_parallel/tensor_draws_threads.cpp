@@ -87,7 +87,15 @@ struct Draws : nn::Module {
 
 struct DrawsInSlice : nn::Module {
   nn::LayerNorm& norm = add<nn::LayerNorm>("norm", ls::Shape{6});
-  ls::Tensor forward(const ls::Tensor& x) const override { return norm(x * ls::rand_like(x)); }
+  std::string op = "rand_like";
+  ls::Tensor forward(const ls::Tensor& x) const override {
+    if (op == "rand_like") (void)ls::rand_like(x);
+    if (op == "randperm") (void)ls::randperm(4);
+    if (op == "multinomial") (void)ls::multinomial(ls::ones({4}), 2);
+    if (op == "scaled_dot_product_attention") return ls::scaled_dot_product_attention(x, x, x, {.dropout_p = 0.5});
+    if (op == "dropout") return ls::dropout(norm(x), 0.5, true);
+    return norm(x);
+  }
 };
 struct DrawsInNorm : nn::Module {
   nn::Linear &up = add<nn::Linear>("up", 8, 24), &down = add<nn::Linear>("down", 24, 8);
@@ -118,12 +126,16 @@ TEST_CASE("numbers of another shape than the columns of a rank, or drawn once fo
       par::ParallelPlan plan = kDraws;
       plan.emplace_back("inner", par::SequenceParallel{});
       par::parallelize(in_norm, mesh, {.tensor_slices = 4, .plan = plan});
-      CHECK_THROWS_WITH_AS(
-          in_norm(ls::ones({2, 3, 8})),
-          "inner: rand_like: runs in a SequenceParallel module with parameters, which runs once for "
-          "each slice of this rank, so that the numbers would depend on the ranks; draw them outside of "
-          "the module",
-          ls::InvalidArgument);
+      for (const std::string op : {"rand_like", "randperm", "multinomial", "scaled_dot_product_attention", "dropout"}) {
+        in_norm.inner.op = op;
+        const std::string of_op = fmt::format(
+            "inner: {}: runs in a SequenceParallel module with parameters, which runs once for each slice of this "
+            "rank, so that the numbers would depend on the ranks; {}",
+            op,
+            op == "dropout" ? "give the style to the layers inside of it, and none to the Dropout"
+                            : "draw them outside of the module");
+        CHECK_THROWS_WITH_AS(in_norm(ls::ones({2, 3, 8})), of_op.c_str(), ls::InvalidArgument);
+      }
     });
   }
 }

@@ -106,7 +106,7 @@ TEST_CASE("errors of .repeat, on all ranks") {
                          ls::InvalidArgument);
     CHECK_THROWS_WITH_AS(
         cut(group, 8, {.kv_heads = 1, .dim = 6}, {.repeat = 2}),
-        "parallelize: key: 6 outputs cannot be cut into 4 slices; use a number of slices that divides 6",
+        "parallelize: key: 6 outputs cannot be cut into 8 slices with .repeat = 2; use 2, 4, 6 or 12 slices",
         ls::InvalidArgument);
     // Without .multiple_of, the first forward finds it.
     CHECK_THROWS_WITH_AS(
