@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/check_internal.h"
 #include "lockstep/tensor/half_dtypes_internal.h"
 #include "lockstep/tensor/memory/capture_internal.h"
 #include "lockstep/tensor/ops/wrappers_internal.h"
