@@ -57,7 +57,8 @@ TEST_CASE("schedule: the simulated step is the closed form, wherever there is on
 }
 
 TEST_CASE("schedule: the comparison leaves out schedules that would be too large") {
-  const Finished run = explain("schedule 1f1b --pp 128 --micro-batches 1024");
+  par::ScheduleTable::make(par::Schedule::k1F1B, 128, 1024).save("large.csv");
+  const Finished run = explain("schedule large.csv");
   CHECK(run.code == 0);
   CHECK(contains(run.output, "\nzb1p  "));
   CHECK(!contains(run.output, "\ninterleaved  "));
