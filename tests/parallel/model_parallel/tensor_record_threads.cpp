@@ -260,6 +260,7 @@ TEST_CASE("a change of one bit of a cut model is named: tensor, element of the w
   const std::string mlp = "blocks.1.mlp.", attention = "blocks.0.attention.";
   record(4, {}, options, "one");
   for (const Layout& layout : {Layout{2, 1}, Layout{4, 1}, Layout{2, 2}, Layout{2, 2, 3}}) {
+    if (LOCKSTEP_SLOWDOWN > 1 && layout.tp == 4) continue;
     // Rank 1 has the micro-batches 0 and 1 on all layouts, and columns other than the first.
     const bool is_replicated = layout.dp > 1 && layout.stage == 0;
     std::vector<int> others;  // along tp
@@ -292,6 +293,7 @@ TEST_CASE("a change of one bit of a model with sequence parallelism is named") {
   const ModelOptions options{.sequence = true};
   record(4, {}, options, "one");
   for (const Layout& layout : {Layout{2, 1}, Layout{4, 1}, Layout{2, 2}}) {
+    if (LOCKSTEP_SLOWDOWN > 1 && layout.tp == 4) continue;
     const auto check = [&](const Fault& fault) { check_named(4, layout, options, fault); };
     check({Kind::kForward, "blocks.1.norm1", 1, 90, Cut::kPositions});
     check({Kind::kForward, "blocks.0.mlp.down", 1, 90, Cut::kPositions});
