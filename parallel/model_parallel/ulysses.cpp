@@ -73,7 +73,7 @@ Tensor ulysses_attention(const Group& group, const Tensor& q, const Tensor& k, c
   LOCKSTEP_CHECK(q.dim() >= 3 && k.dim() == q.dim() && v.dim() == q.dim(),
                  "context_parallel: q is {}, k {}, v {}; with kUlysses expected (..., heads, time, dim)", describe(q),
                  describe(k), describe(v));
-  // Which heads a rank has then depends on the number of ranks that share the slices.
+  // The heads that a rank has then depend on the number of ranks that share the slices.
   const random::SliceContext* const slices = random::slice_context();
   LOCKSTEP_CHECK(
       options.dropout_p == 0 || !slices || !slices->is_open(),

@@ -181,7 +181,7 @@ NoSync DistributedDataParallel::no_sync() {
   return NoSync(&state_->local_depth);
 }
 
-// Of a model in slices, ranks of other groups than the slices' wait for this one in the next step.
+// If the model is in slices, ranks of other groups than the slices' wait for this one in the next step.
 double DistributedDataParallel::clip_grad_norm_(double max_norm) {
   const auto clip = [&] { return clip_gradients(state_->module, max_norm); };
   return runner_groups(state_->module, SharedRunner::Part::kModel).empty() ? clip() : run_or_end(*state_, clip);

@@ -252,7 +252,7 @@ void Check::check_order_of_messages(const ScheduleRows& all) {
   }
 }
 
-// What a blocked message waits for, and why.
+// Returns the action that a blocked message waits for, and the reason.
 std::pair<ScheduleAction, const char*> Check::needed(const ScheduleRows& all, const ScheduleAction& blocked) {
   switch (blocked.kind) {
     case ActionKind::kReceiveForward:

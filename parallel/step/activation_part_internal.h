@@ -20,7 +20,7 @@ struct ActivationPart {
 class ModuleActivations {
  public:
   explicit ModuleActivations(nn::Module& module);
-  // Of the module's first input, before its forward, and of its output, after that, on the thread that runs it. Null: not
+  // The part of the module's first input, before its forward, and of its output, after that, on the thread that runs it. Null: not
   // known, or one of several calls, one for each slice.
   std::optional<ActivationPart> of_input(const Tensor& x) const;
   std::optional<ActivationPart> of_output(const Tensor& y) const;

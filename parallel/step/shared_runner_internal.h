@@ -32,7 +32,7 @@ class SharedRunner : public nn::ModuleRunner {
   struct Columns {
     std::int64_t first, count, of;  // columns [first, first + count) of the last dimension
   };
-  // Of an output that is cut without a region; null: it is whole, or has this rank's positions.
+  // The columns of an output that is cut without a region; null: it is whole, or has this rank's positions.
   virtual std::optional<Columns> output_columns() const { return std::nullopt; }
 
  protected:

@@ -15,7 +15,7 @@
 
 namespace lockstep::random {
 
-// What a rank has of a tensor of all ranks, as rows of `ranks` runs of `run` elements: one run of each row.
+// A rank's part of a tensor of all ranks, as rows of `ranks` runs of `run` elements: one run of each row.
 struct Share {
   std::int64_t run = 0;  // 0: this rank has all
   std::int64_t ranks = 1, rank = 0;
@@ -27,7 +27,7 @@ struct SliceContext {
   struct Columns {
     std::int64_t run, parts;
     std::int64_t sharing = 0;  // not 0: the slices on this rank, each of which shares its columns with others
-    // Of the outputs, only to tell views of them from copies. Held, so that no copy gets the same one.
+    // The memory of the outputs, only to tell views of them from copies. Held, so that no copy gets the same one.
     Ref<Storage> storage{};
   };
   SliceContext() = default;

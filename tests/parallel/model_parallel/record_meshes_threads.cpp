@@ -170,7 +170,7 @@ TEST_CASE("records of attention with repeated heads, and norms of heads, are equ
 }
 
 TEST_CASE("shards of repeated slices are compared, also if ranks cut them at different elements") {
-  // Of the two slices of the keys, the middle one of three ranks has both and the others have one. So the quarter of its
+  // The middle one of three ranks has both slices of the keys, and the others have one. So the quarter of its
   // unit ends in the first slice, and that of the other ranks before it.
   const tensor_training::GqaOptions options{.heads = 6, .kv_heads = 2, .repeat = 3};
   const RecordedModel model{.make = [options] { return std::make_unique<tensor_training::GqaModel>(options); },
