@@ -20,8 +20,8 @@ struct ActivationPart {
 class ModuleActivations {
  public:
   explicit ModuleActivations(nn::Module& module);
-  // The part of the module's first input, before its forward, and of its output, after that, on the thread that runs it. Null: not
-  // known, or one of several calls, one for each slice.
+  // The part of the module's first input, before its forward, and of its output, after that, on the thread that runs
+  // it. Null: not known, or one of several calls, one for each slice.
   std::optional<ActivationPart> of_input(const Tensor& x) const;
   std::optional<ActivationPart> of_output(const Tensor& y) const;
 
