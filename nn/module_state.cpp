@@ -132,11 +132,14 @@ std::string slice_name(const std::string& name, const ParameterSlice& slice) {
   return fmt::format("{}[{}/{}]", name, slice.index, slice.of);
 }
 
-void refuse_slices(const char* op, const std::vector<Parameter>& parameters, const char* fix) {
+void refuse_parts(const char* op, const std::vector<Parameter>& parameters, const char* fix) {
   for (const Parameter& parameter : parameters) {
     if (const ParameterSlice* const slice = parameter.slice())
       throw InvalidArgument(fmt::format("{}: {} is slice {} of {} of a parameter that tensor parallelism has cut; {}",
                                         op, slice_name(slice->name, *slice), slice->index, slice->of, fix));
+    LOCKSTEP_CHECK(parameter.sharding() != Sharding::kStage,
+                   "{}: the parameters are those of one stage of a pipeline, and other ranks have the others; {}", op,
+                   fix);
   }
 }
 
@@ -160,8 +163,8 @@ void replace_parameter(Module& module, const std::string& name, const std::vecto
 }
 
 StateDict Module::state_dict() const {
-  refuse_slices("state_dict", parameters(),
-                "save with parallel::save_checkpoint, or read whole parameters inside run.gathered");
+  refuse_parts("state_dict", parameters(),
+               "save with parallel::save_checkpoint, or read whole parameters inside run.gathered");
   return listed_state(*this);
 }
 

@@ -176,7 +176,7 @@ Parallel::State::State(nn::Module& of, const DeviceMesh& mesh, const ParallelOpt
   const std::string data_axis = is_sharded ? "fsdp" : "dp";
   check_partition(partition, mesh, data_axis);
   styled_modules("Parallel", module, options.plan);
-  check_chain("Parallel", module, options.chain);
+  if (!options.chain.empty()) chain_of("Parallel", module, options.chain);
   LOCKSTEP_CHECK(options.chunks_per_rank >= 1, "Parallel: .chunks_per_rank is {}, expected 1 or more",
                  options.chunks_per_rank);
   micro_batches = partition.micro_batches / ranks_of(mesh, data_axis);

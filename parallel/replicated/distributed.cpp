@@ -181,10 +181,10 @@ NoSync DistributedDataParallel::no_sync() {
   return NoSync(&state_->local_depth);
 }
 
-// If the model is in slices, ranks of other groups than the slices' wait for this one in the next step.
+// If the model is in slices or stages, ranks of other groups wait for this one in the next step.
 double DistributedDataParallel::clip_grad_norm_(double max_norm) {
   const auto clip = [&] { return clip_gradients(state_->module, max_norm); };
-  return runner_groups(state_->module, SharedRunner::Part::kModel).empty() ? clip() : run_or_end(*state_, clip);
+  return divides_model(state_->module) ? run_or_end(*state_, clip) : clip();
 }
 
 nn::Module& DistributedDataParallel::module() const { return state_->module; }

@@ -73,10 +73,8 @@ Tensor ShardedDataParallel::run_evaluation(const Batch& batch, MicroBatchLoss lo
 }
 
 double ShardedDataParallel::clip_grad_norm_(double max_norm) {
-  const std::vector<ProcessGroup*> slices = runner_groups(state_->module, SharedRunner::Part::kModel);
   return run_or_end(*state_, [&] {
-    return clip_pieces(*state_->group, slices.empty() ? nullptr : slices[0], state_->named, *state_->gradients,
-                       max_norm);
+    return clip_pieces(*state_->group, state_->module, state_->named, *state_->gradients, max_norm);
   });
 }
 

@@ -85,7 +85,7 @@ void DistributedTraining::run_micro_batches(const MicroBatchPlan& of_batch, cons
                                             std::vector<Tensor>& losses, FunctionRef<void()> before_last) {
   std::vector<std::shared_ptr<const SharedRunner>> runners = shared_runners(module);
   if (!runners.empty()) require_runner_ranks(mode, module, group.get());
-  check_same_batch_of_slices(mode, module, batch);
+  check_same_batch_of_parts(mode, module, batch);
   std::erase_if(runners, [](const auto& runner) { return runner->part != SharedRunner::Part::kSequence; });
   const auto runs = [&] {
     std::int64_t sum = 0;

@@ -9,7 +9,7 @@ namespace lockstep::parallel {
 // While it lives, random numbers and buffers are those of micro-batch s.
 struct InTurn::Entered {
   Entered(InTurn& in, int s)
-      : micro_batch(in.first_ + s), view(s > 0 && !in.buffers_.empty() ? &in.view(s) : nn::current_replica_view()) {}
+      : micro_batch(in.first_ + s), view(in.view(s) ? &*in.view(s) : nn::current_replica_view()) {}
   random::MicroBatchGuard micro_batch;
   nn::ReplicaViewGuard view;
 };
@@ -24,24 +24,39 @@ void InTurn::for_each(int running, FunctionRef<void(int s)> body) {
   for (int s = 0; s < running; ++s) body(s);
 }
 
-Tensor InTurn::forward(int s, const Batch& batch, RowRange samples, MicroBatchLoss loss_fn) {
-  if (s > 0) buffers_.enter(view(s));
+Tensor InTurn::forward(int s, FunctionRef<Tensor()> body) {
+  if (s > 0 && !buffers_.empty() && !view(s)) buffers_.enter(view(s).emplace());
   const Entered entered(*this, s);
   observer_.begin_forward();
-  const Tensor loss = loss_fn(narrow_rows(batch, samples));
+  Tensor result = body();
   observer_.end_forward();
-  return loss;
+  return result;
+}
+
+Tensor InTurn::forward(int s, const Batch& batch, RowRange samples, MicroBatchLoss loss_fn) {
+  return forward(s, [&] { return loss_fn(narrow_rows(batch, samples)); });
+}
+
+void InTurn::run_backward(int s, int chunk, FunctionRef<void()> before, FunctionRef<void()> body) {
+  const Entered entered(*this, s);
+  sets_.begin(s, running(), chunk);
+  before();
+  observer_.begin_backward();
+  body();
+  observer_.end_backward();
+  sets_.end(s, running(), chunk);
+}
+
+void InTurn::backward(int s, int chunk, FunctionRef<void()> body) {
+  run_backward(
+      s, chunk, [] {}, body);
 }
 
 void InTurn::backward(int s, const Tensor& loss, std::int64_t weight) {
-  const Entered entered(*this, s);
-  const int running = static_cast<int>(views_.size());
-  sets_.begin(s, running);
-  if (s == running - 1) before_last_();
-  observer_.begin_backward();
-  weighted_backward(loss, weight);
-  observer_.end_backward();
-  sets_.end(s, running);
+  const auto before = [&] {
+    if (s == running() - 1) before_last_();
+  };
+  run_backward(s, 0, before, [&] { weighted_backward(loss, weight); });
 }
 
 void InTurn::skip(bool evaluates) {
@@ -82,9 +97,18 @@ void MicroBatchStep::run() {
   });
 }
 
+MicroBatchesInTurn::MicroBatchesInTurn(nn::Module& module)
+    : trained_(module), stages_(stage_runner(module)), sets_(new_sets()), buffers_(module) {}
+
+GradientSets MicroBatchesInTurn::new_sets() const {
+  std::vector<int> chunks;
+  for (const nn::Parameter& each : trained_.list()) chunks.push_back(stages_ ? stages_->chunk_of(each) : 0);
+  return GradientSets(trained_.list(), chunks);
+}
+
 bool MicroBatchesInTurn::update() {
   if (!trained_.changed()) return false;
-  sets_ = GradientSets(trained_.list());
+  sets_ = new_sets();
   return true;
 }
 
@@ -92,7 +116,14 @@ void MicroBatchesInTurn::run(const MicroBatchPlan& plan, int first, const Batch&
                              std::vector<Tensor>& losses, MicroBatchObserver& observer,
                              FunctionRef<void()> before_last) {
   InTurn executor(sets_, buffers_, first, observer, before_last);
-  MicroBatchStep(plan, batch, loss_fn, executor, losses).run();
+  MicroBatchStep step(plan, batch, loss_fn, executor, losses);
+  if (stages_) {
+    stages_->run_micro_batches(
+        {.plan = plan, .batch = batch, .loss_fn = loss_fn, .in_turn = executor, .losses = losses});
+    before_last();  // the losses are known here at the end only
+    return;
+  }
+  step.run();
   for (int rest = plan.micro_batches - plan.running(); rest > 0; --rest) executor.skip(plan.evaluates);
 }
 

@@ -1,12 +1,15 @@
 // The loop over the micro-batches of a step, for all modes: forward, loss and backward of each.
 #pragma once
 
+#include <memory>
+#include <optional>
 #include <vector>
 
 #include "lockstep/parallel/step/gradient_sets_internal.h"
 #include "lockstep/parallel/step/micro_batch_buffers_internal.h"
 #include "lockstep/parallel/step/micro_batch_internal.h"
 #include "lockstep/parallel/step/micro_batch_observer_internal.h"
+#include "lockstep/parallel/step/stage_runner_internal.h"
 
 namespace lockstep::parallel {
 
@@ -76,6 +79,9 @@ class InTurn final : public MicroBatchExecutor {
   InTurn& operator=(const InTurn&) = delete;
 
   void begin(int running);
+  // body() with the random numbers and buffers of micro-batch s. `chunk` is that of the parameters that body() reaches.
+  Tensor forward(int s, FunctionRef<Tensor()> body);
+  void backward(int s, int chunk, FunctionRef<void()> body);
   void for_each(int running, FunctionRef<void(int s)> body) override;
   Tensor forward(int s, const Batch& batch, RowRange samples, MicroBatchLoss loss_fn) override;
   void backward(int s, const Tensor& loss, std::int64_t weight) override;
@@ -84,20 +90,22 @@ class InTurn final : public MicroBatchExecutor {
 
  private:
   struct Entered;
-  nn::ReplicaView& view(int s) { return views_[static_cast<std::size_t>(s)]; }
+  void run_backward(int s, int chunk, FunctionRef<void()> before, FunctionRef<void()> body);
+  std::optional<nn::ReplicaView>& view(int s) { return views_[static_cast<std::size_t>(s)]; }
+  int running() const { return static_cast<int>(views_.size()); }
 
   GradientSets& sets_;
   MicroBatchBuffers& buffers_;
   int first_;
   MicroBatchObserver& observer_;
   FunctionRef<void()> before_last_;
-  std::vector<nn::ReplicaView> views_;  // by micro-batch: its buffers
+  std::vector<std::optional<nn::ReplicaView>> views_;  // by micro-batch: its buffers, if it has begun and has its own
 };
 
 // The micro-batches of a module in turn, step after step, with gradients summed in canonical order.
 class MicroBatchesInTurn {
  public:
-  explicit MicroBatchesInTurn(const nn::Module& module) : trained_(module), sets_(trained_.list()), buffers_(module) {}
+  explicit MicroBatchesInTurn(nn::Module& module);
 
   // The parameters that require grad. Programs freeze and unfreeze parameters between steps; `update` updates the list
   // and returns true if it has changed.
@@ -114,7 +122,9 @@ class MicroBatchesInTurn {
   void take_gradients(const StepScale& scale);
 
  private:
+  GradientSets new_sets() const;
   TrainedParameters trained_;
+  std::shared_ptr<const StageRunner> stages_;  // of a pipeline; null: the model is on this rank
   GradientSets sets_;
   MicroBatchBuffers buffers_;
 };

@@ -182,13 +182,18 @@ void check_same_batch(const char* op, const std::vector<Tensor>& batch, ProcessG
                    "{}: rank {} of the axis has other tensors than rank 0, but all ranks along it {}", op, r, rule);
 }
 
-void check_same_batch_of_slices(const char* mode, nn::Module& module, const std::vector<Tensor>& batch) {
+void check_same_batch_of_parts(const char* mode, nn::Module& module, const std::vector<Tensor>& batch) {
   if (!nn::ModuleRunner::exists()) return;
   for (ProcessGroup* const slices : runner_groups(module, SharedRunner::Part::kModel))
     check_same_batch(
         mode, batch, *slices,
         "have slices of one model and must get the same batch; give a sampler the rank and size of the axis "
         "dp, and not of tp");
+  for (ProcessGroup* const stages : runner_groups(module, SharedRunner::Part::kStages))
+    check_same_batch(
+        mode, batch, *stages,
+        "have stages of one model and must get the same batch; give a sampler the rank and size of the axis "
+        "dp, and not of pp");
 }
 
 }  // namespace lockstep::parallel

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include "lockstep/base/check_internal.h"
+#include "lockstep/parallel/step/stage_runner_internal.h"
 
 namespace lockstep::parallel {
 
@@ -54,13 +55,13 @@ void require_sequence_ranks(const char* mode, const ProcessGroup& blocks, const 
                    mode);
 }
 
-void require_model_ranks(const char* mode, const ProcessGroup& slices, const ProcessGroup* group) {
+void require_model_ranks(const char* mode, const char* how, const ProcessGroup& slices, const ProcessGroup* group) {
   for (int r = 0; r < slices.size(); ++r)
     LOCKSTEP_CHECK(
         r == slices.rank() || position_in(group, slices.global_rank(r)) < 0,
-        "{}: the model is tensor-parallel over {} ranks, which have different slices of its parameters, and several of "
+        "{}: the model is {} over {} ranks, which have different parts of its parameters, and several of "
         "them are in the mode's group, which would mix these; pass the group of another axis: mesh[\"dp\"].group()",
-        mode, slices.size());
+        mode, how, slices.size());
 }
 
 std::vector<int> global_ranks(const ProcessGroup& group) {
@@ -97,6 +98,19 @@ std::vector<ProcessGroup*> runner_groups(nn::Module& module, SharedRunner::Part 
   return groups_of(module, &part);
 }
 
+bool divides_model(nn::Module& module) {
+  return !runner_groups(module, SharedRunner::Part::kModel).empty() ||
+         !runner_groups(module, SharedRunner::Part::kStages).empty();
+}
+
+std::shared_ptr<const StageRunner> stage_runner(const nn::Module& module) {
+  if (!nn::ModuleRunner::exists()) return nullptr;
+  for (const auto& runner : nn::runners_of(module)) {
+    if (auto stages = std::dynamic_pointer_cast<const StageRunner>(runner)) return stages;
+  }
+  return nullptr;
+}
+
 namespace {
 
 // The counters of the runners' groups, without `own`.
@@ -129,7 +143,9 @@ void require_runner_ranks(const char* mode, nn::Module& module, const ProcessGro
     require_sequence_ranks(mode, *blocks, group);
   const std::vector<ProcessGroup*> of_slices = runner_groups(module, SharedRunner::Part::kModel);
   require_one_model_group(mode, of_slices);
-  for (const ProcessGroup* slices : of_slices) require_model_ranks(mode, *slices, group);
+  for (const ProcessGroup* slices : of_slices) require_model_ranks(mode, "tensor-parallel", *slices, group);
+  for (const ProcessGroup* stages : runner_groups(module, SharedRunner::Part::kStages))
+    require_model_ranks(mode, "in pipeline stages", *stages, group);
 }
 
 }  // namespace lockstep::parallel

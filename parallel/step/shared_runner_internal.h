@@ -15,7 +15,7 @@ namespace lockstep::parallel {
 
 class SharedRunner : public nn::ModuleRunner {
  public:
-  enum class Part : std::uint8_t { kSequence, kModel };  // of which each rank has a part
+  enum class Part : std::uint8_t { kSequence, kModel, kStages };  // of which each rank has a part: kModel, slices
   // A null group stands for this process alone.
   SharedRunner(Part part, std::shared_ptr<ProcessGroup> group, std::shared_ptr<ProcessGroup> mesh = nullptr)
       : part(part), group(std::move(group)), mesh(std::move(mesh)) {}
@@ -49,6 +49,8 @@ std::shared_ptr<const SharedRunner> model_runner(nn::Module& module);
 // Their groups, each once.
 std::vector<ProcessGroup*> runner_groups(nn::Module& module);
 std::vector<ProcessGroup*> runner_groups(nn::Module& module, SharedRunner::Part part);
+// Whether each rank has a part of the model's parameters: slices or stages.
+bool divides_model(nn::Module& module);
 // The traffic of a mode whose model has such runners: of the mode's group, and of theirs.
 class RunnerTraffic {
  public:

@@ -1,0 +1,161 @@
+#include "lockstep/parallel/model_parallel/pipeline_step_internal.h"
+
+#include <algorithm>
+
+#include "lockstep/base/check_internal.h"
+#include "lockstep/nn/module_runner_internal.h"
+#include "lockstep/parallel/step/micro_batch_internal.h"
+
+namespace lockstep::parallel {
+namespace {
+
+bool is_backward(ActionKind kind) {
+  return kind != ActionKind::kForward && kind != ActionKind::kSendForward && kind != ActionKind::kReceiveForward;
+}
+
+}  // namespace
+
+PipelineStep::PipelineStep(const PipelineRunner& pipeline, StageMessages& messages, const StagedStep& step)
+    : pipeline_(pipeline), stages_(pipeline.stages()), messages_(messages), step_(step), plan_(step.plan) {}
+
+// Rows that have no effect: of micro-batches without samples, and in an evaluation all but the forwards.
+bool PipelineStep::is_left_out(const ScheduleAction& action) const {
+  return action.kind == ActionKind::kReduce || action.micro_batch >= plan_.running() ||
+         (plan_.evaluates && is_backward(action.kind));
+}
+
+void PipelineStep::run() {
+  step_.in_turn.begin(plan_.running());
+  step_.losses.assign(static_cast<std::size_t>(plan_.running()), Tensor());
+  const std::vector<ScheduleAction>& rows = pipeline_.rows();
+  for (std::size_t row = 0; row < rows.size(); ++row) {
+    if (is_left_out(rows[row])) continue;
+    try {
+      run(rows[row]);
+    } catch (Error& error) {
+      error.add_context(fmt::format("micro-batch {} in stage {} (rank {}, row {} of the schedule: {})",
+                                    rows[row].micro_batch, rows[row].stage, stages_.rank, row, rows[row].to_string()));
+      throw;
+    }
+  }
+  messages_.end_step();
+}
+
+void PipelineStep::run(const ScheduleAction& action) {
+  const auto [kind, stage, m] = action;
+  Live& live = live_[{stage, m}];
+  switch (kind) {
+    case ActionKind::kReceiveForward:
+      return put_input(stage, m, messages_.receive(action, Device()));
+    case ActionKind::kForward:
+      return forward(stage, m);
+    case ActionKind::kSendForward:
+      messages_.send(action, {live.output, live.output.requires_grad()});
+      if (plan_.evaluates) live_.erase({stage, m});
+      return;
+    case ActionKind::kReceiveBackward:
+      return put_gradient(stage, m, messages_.receive(action, Device()).tensor);
+    case ActionKind::kBackward:
+      return backward(stage, m);
+    case ActionKind::kSendBackward:
+      messages_.send(action, {live.input_gradient, false});
+      live_.erase({stage, m});
+      return;
+    default:
+      return;
+  }
+}
+
+// A message's tensor becomes a leaf. Its gradient goes to the stage before as backward makes it: grad() would be
+// contiguous.
+void PipelineStep::put_input(int stage, int m, StageMessages::Message message) {
+  Live& live = live_[{stage, m}];
+  live.input = message.tensor.requires_grad_(message.requires_grad && !plan_.evaluates);
+  if (!live.input.requires_grad()) return;
+  live.input.register_hook([&live](const Tensor& gradient) {
+    live.input_gradient = gradient.detach();
+    return Tensor();
+  });
+}
+
+Batch PipelineStep::rows(int m) const {
+  return narrow_rows(step_.batch, micro_batch_rows(plan_.samples, m, plan_.micro_batches));
+}
+
+std::int64_t PipelineStep::weight(int m) const {
+  return plan_.weighted() ? micro_batch_rows(plan_.samples, m, plan_.micro_batches).count : 1;
+}
+
+void PipelineStep::forward(int stage, int m) {
+  now_ = {stage, m};
+  Live& live = live_[now_];
+  live.output = step_.in_turn.forward(m, [&] {
+    if (stages_.is_last(stage)) return loss(m);
+    Batch inputs = rows(m);
+    inputs.pop_back();
+    return nn::run_without_hooks(pipeline_.root(), inputs);
+  });
+  if (stages_.is_last(stage)) {
+    step_.losses[static_cast<std::size_t>(m)] = weighted_loss(plan_.op, live.output, weight(m), !plan_.evaluates);
+  } else if (stages_.ranks == 1) {
+    put_input(stage + 1, m, {live.output.detach(), live.output.requires_grad()});
+  }
+  if (plan_.evaluates && (stages_.is_last(stage) || stages_.ranks == 1)) live_.erase({stage, m});
+}
+
+Tensor PipelineStep::loss(int m) {
+  const Batch micro_batch = rows(m);
+  of_loss_ = &micro_batch;
+  calls_ = 0;
+  const Tensor result = step_.loss_fn(micro_batch);
+  of_loss_ = nullptr;
+  LOCKSTEP_CHECK(
+      calls_ == 1,
+      "{}: the loss function did not call the module, so that its result does not depend on the stages before; "
+      "call run.module()(x) in it",
+      plan_.op);
+  return result;
+}
+
+Tensor PipelineStep::run_root(const std::vector<Tensor>& inputs) {
+  if (of_loss_) {
+    LOCKSTEP_CHECK(
+        ++calls_ == 1,
+        "{}: the loss function called the module twice, but the other stages run a micro-batch once; compute "
+        "both results in one forward",
+        plan_.op);
+    const auto same = [](const Tensor& a, const Tensor& b) { return a.ref() == b.ref(); };
+    LOCKSTEP_CHECK(
+        std::ranges::equal(inputs, std::vector<Tensor>(of_loss_->begin(), of_loss_->end() - 1), same),
+        "{}: the loss function called the module with another x than its own, which the first stage does not "
+        "see; put what prepares x into the first module of the chain",
+        plan_.op);
+    LOCKSTEP_CHECK(autocast_dtype() == autocast_,
+                   "{}: the loss function changes autocast, which the stages before do not see; construct the "
+                   "AutocastGuard before backward is called",
+                   plan_.op);
+  }
+  const auto [stage, m] = now_;
+  const auto s = static_cast<std::size_t>(stage);
+  Tensor y = live_[now_].input;
+  for (std::size_t k = stages_.begins[s]; k < stages_.begins[s + 1]; ++k) {
+    const nn::Module& link = *stages_.chain[k].module;
+    y = k > 0 || inputs.size() == 1 ? link(k > 0 ? y : inputs[0]) : link(inputs);
+  }
+  return y;
+}
+
+void PipelineStep::backward(int stage, int m) {
+  Live& live = live_[{stage, m}];
+  step_.in_turn.backward(m, stages_.chunk_of(stage), [&] {
+    if (stages_.is_last(stage))
+      weighted_backward(live.output, weight(m));
+    else if (live.output.requires_grad() && live.gradient.defined())
+      live.output.backward(live.gradient);
+  });
+  live.input = live.output = live.gradient = Tensor();
+  if (stage > 0 && stages_.ranks == 1) put_gradient(stage - 1, m, live.input_gradient);
+  if (stage == 0 || stages_.ranks == 1) live_.erase({stage, m});
+}
+
+}  // namespace lockstep::parallel
