@@ -1,6 +1,7 @@
 // Pipelines over gloo: the bits of one process, bytes, and the end of a step on all ranks.
 #include "tests/parallel/model_parallel/failing_stages.h"
 #include "tests/parallel/model_parallel/pipeline_bytes.h"
+#include "tests/parallel/model_parallel/pipeline_faults.h"
 #include "tests/parallel/model_parallel/pipeline_training.h"
 #include "tests/parallel/model_parallel/stage_messages.h"
 
@@ -24,4 +25,12 @@ TEST_CASE("messages between stages over gloo") {
 TEST_CASE("an exception in a stage ends the step on all ranks over gloo") {
   failing_stages::check_failing_stages("gloo");
   failing_stages::check_error_before_the_schedule("gloo");
+}
+
+TEST_CASE("a stage that ends or stops is named by the others over gloo") {
+  using pipeline_faults::Moment;
+  pipeline_faults::check_faults("gloo", 2, pipeline_faults::all_ends(2, /*at_all=*/false));
+  pipeline_faults::check_faults("gloo", 4, pipeline_faults::all_ends(4, /*at_all=*/false));
+  pipeline_faults::check_faults(
+      "gloo", 4, {{SIGSTOP, 4, 1, 2, Moment::kAfterForward}, {SIGSTOP, 4, 3, 0, Moment::kBeforeBackward}});
 }

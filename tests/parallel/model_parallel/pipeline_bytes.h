@@ -43,7 +43,7 @@ inline void check_step(const par::TrafficStats& traffic, const par::ProcessGroup
 // On ranks 1 to 3 of four, in the order 3, 2, 1, so that numbers in the axis are not those of the group.
 inline void check_rank(const Group& world) {
   const Group group = world->split(world->rank() == 0 ? -1 : 0, -world->rank());
-  if (!group) return;
+  if (!group) return world->barrier();  // holds the store until the others have ended
   nn::Sequential model(nn::Linear(8, kHidden), nn::GELU(), nn::Linear(kHidden, kHidden), nn::Tanh(),
                        nn::Linear(kHidden, 3), nn::Tanh());
   const par::DeviceMesh mesh(group, {{"pp", 3}});
@@ -60,6 +60,7 @@ inline void check_rank(const Group& world) {
     run.evaluate(x, y, loss);
     check_step(traffic, *mesh["pp"].group(), /*trains=*/false);
   }
+  world->barrier();
 }
 
 inline void check_bytes(const std::string& backend) { with_group(backend, 4, check_rank); }
