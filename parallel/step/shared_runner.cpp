@@ -55,13 +55,14 @@ void require_sequence_ranks(const char* mode, const ProcessGroup& blocks, const 
                    mode);
 }
 
-void require_model_ranks(const char* mode, const char* how, const ProcessGroup& slices, const ProcessGroup* group) {
-  for (int r = 0; r < slices.size(); ++r)
+void require_model_ranks(const char* mode, const char* how, const char* parts, const ProcessGroup& ranks,
+                         const ProcessGroup* group) {
+  for (int r = 0; r < ranks.size(); ++r)
     LOCKSTEP_CHECK(
-        r == slices.rank() || position_in(group, slices.global_rank(r)) < 0,
-        "{}: the model is {} over {} ranks, which have different parts of its parameters, and several of "
-        "them are in the mode's group, which would mix these; pass the group of another axis: mesh[\"dp\"].group()",
-        mode, how, slices.size());
+        r == ranks.rank() || position_in(group, ranks.global_rank(r)) < 0,
+        "{}: the model is {} over {} ranks, which have different {} of its parameters, and several of them are "
+        "in the mode's group, which would mix these; pass the group of another axis: mesh[\"dp\"].group()",
+        mode, how, ranks.size(), parts);
 }
 
 std::vector<int> global_ranks(const ProcessGroup& group) {
@@ -143,9 +144,9 @@ void require_runner_ranks(const char* mode, nn::Module& module, const ProcessGro
     require_sequence_ranks(mode, *blocks, group);
   const std::vector<ProcessGroup*> of_slices = runner_groups(module, SharedRunner::Part::kModel);
   require_one_model_group(mode, of_slices);
-  for (const ProcessGroup* slices : of_slices) require_model_ranks(mode, "tensor-parallel", *slices, group);
+  for (const ProcessGroup* slices : of_slices) require_model_ranks(mode, "tensor-parallel", "slices", *slices, group);
   for (const ProcessGroup* stages : runner_groups(module, SharedRunner::Part::kStages))
-    require_model_ranks(mode, "in pipeline stages", *stages, group);
+    require_model_ranks(mode, "in pipeline stages", "stages", *stages, group);
 }
 
 }  // namespace lockstep::parallel
