@@ -140,6 +140,9 @@ Tensor PipelineStep::run_root(const std::vector<Tensor>& inputs) {
   Tensor y = live_[now_].input;
   for (std::size_t k = stages_.begins[s]; k < stages_.begins[s + 1]; ++k) {
     const nn::Module& link = *stages_.chain[k].module;
+    const nn::ReplicaView* const view =
+        plan_.evaluates ? nullptr : pipeline_.ties().enter(k, nn::current_replica_view());
+    const nn::ReplicaViewGuard shared(view ? view : nn::current_replica_view());
     y = k > 0 || inputs.size() == 1 ? link(k > 0 ? y : inputs[0]) : link(inputs);
   }
   return y;
@@ -147,11 +150,14 @@ Tensor PipelineStep::run_root(const std::vector<Tensor>& inputs) {
 
 void PipelineStep::backward(int stage, int m) {
   Live& live = live_[{stage, m}];
-  step_.in_turn.backward(m, stages_.chunk_of(stage), [&] {
+  const int chunk = stages_.chunk_of(stage);
+  step_.in_turn.backward(m, chunk, [&] {
+    pipeline_.ties().begin(m, plan_.running(), chunk);
     if (stages_.is_last(stage))
       weighted_backward(live.output, weight(m));
     else if (live.output.requires_grad() && live.gradient.defined())
       live.output.backward(live.gradient);
+    pipeline_.ties().end(m, plan_.running(), chunk);
   });
   live.input = live.output = live.gradient = Tensor();
   if (stage > 0 && stages_.ranks == 1) put_gradient(stage - 1, m, live.input_gradient);
