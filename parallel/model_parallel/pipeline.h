@@ -11,7 +11,8 @@
 /// the result of the chain; it must call the module once, with the x that it gets. All ranks get the mean loss.
 ///
 /// The number of micro-batches determines the bits; ranks, stages and schedule do not: parameters, buffers and losses
-/// equal those of GradientAccumulation with as many micro-batches.
+/// equal those of GradientAccumulation with as many micro-batches. If modules of the chain share a parameter, each has its
+/// own gradient sum, and these are added from the last module to the first; then they equal those of a Pipeline of one rank.
 #pragma once
 
 #include <memory>
@@ -57,7 +58,7 @@ class Pipeline : public TrainingStep<Pipeline> {
   /// Compares the models and options of all ranks of `axis`, then frees the parameters of other ranks' stages; deferred
   /// parameters (nn/deferred.h) get storage on their stage's rank only. The model stays in stages for good. `module` must
   /// outlive this object. Collective along the axis. Throws InvalidArgument for a chain that leaves out parameters, names
-  /// a module twice, or has fewer modules than there are stages; if stages of different ranks share a parameter; and for
+  /// a module twice, or has fewer modules than there are stages; if stages of different ranks share a buffer; and for
   /// numbers that the schedule cannot have. Throws CommError if ranks differ.
   Pipeline(nn::Module& module, const DeviceMesh& axis, const PipelineOptions& options = {});
   ~Pipeline();
