@@ -134,10 +134,7 @@ class Backward final : public Run {
     for (std::size_t i = 0; i < request_.part_w.size(); ++i) roots_.push_back(resume(static_cast<std::int32_t>(i)));
     for (const Tensor& root : request_.roots) roots_.push_back(discover(root));
     if (!request_.inputs.empty()) mark_useful(request_.inputs);
-    if (request_.part_i) {
-      defer_edges(*request_.part_i);
-      if (!request_.part_i->reaches_input) return;
-    }
+    if (request_.part_i && !defer_edges(*request_.part_i)) return;
     for (std::size_t i = 0; i < request_.roots.size(); ++i)
       receive(roots_[i], history(request_.roots[i])->output, request_.gradients[i]);
     for (const std::int32_t root : roots_) mark_ready(root);
@@ -203,11 +200,13 @@ class Backward final : public Run {
   }
 
   // Part I: takes the edges that do not lead to the input out of this backward, and lists the nodes that have some.
-  void defer_edges(PartI& part) {
+  // Returns false if the root does not lead to the input.
+  bool defer_edges(PartI& part) {
     mark_useful({&part.input, 1});
     part.reaches_input = state(roots_[0]).useful;
+    if (!part.reaches_input) return false;
     for (NodeState& each : states_) {
-      if (!part.reaches_input || !each.node || !each.useful) continue;
+      if (!each.node || !each.useful) continue;
       for (std::size_t i = 0; i < each.node->edges.size(); ++i) {
         std::int32_t& to = targets_[static_cast<std::size_t>(each.first_target) + i];
         if (to < 0 || state(to).useful) continue;
@@ -219,6 +218,7 @@ class Backward final : public Run {
         part.rest.back().edges[i] = true;
       }
     }
+    return true;
   }
 
   // Marks the nodes and leaves that are one of the inputs or lead to one. Edges lead from newer operations to older ones,
