@@ -8,14 +8,33 @@
 
 namespace lockstep::autograd {
 
+// A node that part I of a split backward (split_backward_internal.h) leaves to part W.
+struct DeferredNode {
+  Ref<Node> node;
+  Tensors grads;            // of its outputs, complete; its hooks have run
+  std::vector<bool> edges;  // whether part W computes the gradient of this input
+};
+
+struct PartI {
+  const Tensor& input;               // a leaf: the only one whose gradient is accumulated
+  bool reaches_input = false;        // result: false if the root does not depend on the input; then no node has run
+  std::vector<DeferredNode> rest{};  // result
+};
+
 struct BackwardRequest {
-  std::span<const Tensor> roots;      // run backward from these
-  std::span<const Tensor> gradients;  // one for each root
+  std::span<const Tensor> roots = {};      // run backward from these
+  std::span<const Tensor> gradients = {};  // one for each root
   bool retain_graph = false;
   bool create_graph = false;
   // Empty: gradients are added to the leaves' grad(). Otherwise they are returned for these tensors instead.
   std::span<const Tensor> inputs = {};
+  PartI* part_i = nullptr;              // null: not part I of a split backward
+  std::span<DeferredNode> part_w = {};  // the nodes of part W, which has no roots; their `grads` are moved away
 };
+
+// The gradient of the root of a backward: `gradient`, or 1 if that is undefined. Throws InvalidArgument if the root does
+// not require grad, if `gradient` does not fit the root, or is undefined and the root has several elements.
+Tensor root_gradient(const Tensor& root, const Tensor& gradient);
 
 // Returns the gradients of request.inputs; undefined for an input that no root depends on.
 std::vector<Tensor> run_backward(const BackwardRequest& request);
