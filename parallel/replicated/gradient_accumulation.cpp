@@ -5,6 +5,7 @@
 #include "lockstep/base/check_internal.h"
 #include "lockstep/nn/deferred.h"
 #include "lockstep/parallel/step/accumulated_gradients_internal.h"
+#include "lockstep/parallel/step/backward_hooks_internal.h"
 #include "lockstep/parallel/step/micro_batch_loop_internal.h"
 #include "lockstep/parallel/step/model_check_internal.h"
 #include "lockstep/parallel/step/recorder.h"
@@ -17,10 +18,11 @@ namespace lockstep::parallel {
 
 struct GradientAccumulation::State {
   State(nn::Module& module, const GradientAccumulationOptions& options)
-      : module(module), options(options), micro_batches(module) {}
+      : module(module), options(options), micro_batches(module),
+        backwards([this](autograd::Run& run) { begin_backward(run); }) {}
   MicroBatchPlan plan(const Batch& batch) const;
   void begin_step(bool is_of_user) {
-    RunnerTraffic::begin_step(module, nullptr);
+    RunnerTraffic::open_step(module, nullptr);
     watchers.begin_step({.is_of_user = is_of_user});
   }
   Tensor run(const Batch& batch, MicroBatchLoss loss_fn);
@@ -28,10 +30,20 @@ struct GradientAccumulation::State {
   Tensor forward(FunctionRef<Tensor()> run_module) {  // of operator()
     return run_or_end(*this, [&] {
       if (autograd::grad_mode()) begin_step(/*is_of_user=*/true);
-      return run_module();
+      return backwards.add(run_module());
     });
   }
+  // The user's own.
+  void begin_backward(autograd::Run& run) {
+    if (!run.accumulates()) return;
+    RunnerTraffic::open_step(module, nullptr);
+    run.at_end([this] { end_step(); });
+  }
+  void end_step() {
+    if (local_depth == 0) RunnerTraffic::close_step(module, nullptr);
+  }
   void end_failed_step(const std::exception& error) {
+    RunnerTraffic::close_step(module, nullptr);
     failures.tell(runner_groups(module), "GradientAccumulation", error);
   }
 
@@ -41,6 +53,8 @@ struct GradientAccumulation::State {
   StepWatchers watchers;
   StepFailures failures;
   RunnerTraffic traffic;
+  BackwardHooks backwards;
+  int local_depth = 0;  // > 0: in no_sync
   bool has_checked_gradients = false;
 };
 
@@ -66,6 +80,7 @@ const TrafficStats& GradientAccumulation::traffic() { return state_->traffic.wit
 double GradientAccumulation::clip_grad_norm_(double max_norm) {
   return run_or_end(*state_, [&] { return clip_gradients(state_->module, max_norm); });
 }
+NoSync GradientAccumulation::no_sync() { return NoSync(&state_->local_depth); }
 StepWatchers& GradientAccumulation::watchers() { return state_->watchers; }
 TrainingPlan GradientAccumulation::plan() const {
   return replicated_plan(state_->module, state_->options.micro_batches);
@@ -86,9 +101,9 @@ Tensor GradientAccumulation::State::run(const Batch& batch, MicroBatchLoss loss_
   require_runner_ranks("GradientAccumulation", module, nullptr);
   const MicroBatchPlan plan = this->plan(batch);
   const StepScale scale = plan.scale();
+  begin_step(/*is_of_user=*/false);
   check_same_batch_of_slices("GradientAccumulation", module, batch);
   micro_batches.update();
-  begin_step(/*is_of_user=*/false);
   AccumulatedGradients accumulated(micro_batches.parameters());
   std::vector<Tensor> losses;
   NoObserver none;
@@ -97,6 +112,7 @@ Tensor GradientAccumulation::State::run(const Batch& batch, MicroBatchLoss loss_
   if (!std::exchange(has_checked_gradients, true))
     check_same_whole_gradients("GradientAccumulation", module, whole_parameters(module));
   accumulated.add_back();
+  end_step();
   watchers.gradients_ready();
   return combine_losses(losses, scale);
 }
