@@ -35,6 +35,7 @@ struct GradientAccumulation::State {
   }
   // The user's own.
   void begin_backward(autograd::Run& run) {
+    run.at_error([this](const std::exception& error) { end_failed_step(error); });
     if (!run.accumulates()) return;
     RunnerTraffic::open_step(module, nullptr);
     run.at_end([this] { end_step(); });

@@ -21,7 +21,7 @@ class BackwardHooks {
 
   // Returns `result`, which the mode's forward has computed.
   Tensor add(Tensor result) const {
-    if (!result.is_leaf())
+    if (result.defined() && !result.is_leaf())
       autograd::register_run_hook(result, [hook = hook_](autograd::Run& run) {
         if (*hook) (*hook)(run);
       });

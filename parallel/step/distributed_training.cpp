@@ -199,9 +199,11 @@ Tensor DistributedTraining::evaluate(const Batch& batch, MicroBatchLoss loss_fn)
   });
 }
 
-// A backward that the user called.
+// A backward that the user called. Its exception is told also if no parameter has been reached.
 void DistributedTraining::begin_backward(autograd::Run& run) {
   if (run.accumulates()) RunnerTraffic::open_step(module, &group->traffic());
+  if (is_alone() && (local_depth > 0 || !run.accumulates())) return;
+  run.at_error([this](const std::exception& error) { end_failed_step(error); });
 }
 
 // The leaf hook of a parameter.

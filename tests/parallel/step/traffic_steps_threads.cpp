@@ -31,6 +31,11 @@ void check_steps(Run& run, const ls::Tensor& x, bool is_sharded = false) {
       throw std::runtime_error("no more input");
     });
   };
+  const auto failed_backward = [&] {
+    const ls::Tensor of_all = run(x).mean();
+    of_all.register_hook([](const ls::Tensor&) -> ls::Tensor { throw std::runtime_error("no more input"); });
+    of_all.backward();
+  };
   const auto check_failed_step = [&] { CHECK(contains(error_of<std::exception>(failed_step), "no more input")); };
   for (int repeat = 0; repeat < 2; ++repeat) {
     check_step("backward(x, y, loss_fn)", run, own_step);
@@ -82,6 +87,8 @@ void check_steps(Run& run, const ls::Tensor& x, bool is_sharded = false) {
       check_failed_step();
     }
     check_step("after a failed step in no_sync", run, user_step);
+    CHECK(contains(error_of<std::exception>(failed_backward), "no more input"));
+    check_step("after a failed backward", run, user_step);
   }
   const std::int64_t steps = run.traffic().steps();
   own_step();
