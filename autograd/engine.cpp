@@ -120,6 +120,7 @@ class Backward final : public Run {
     return std::move(captured_);
   }
 
+  bool accumulates() const override { return request_.inputs.empty(); }
   void at_end(Callback<void()> callback) override { callbacks_.push_back(std::move(callback)); }
   void at_error(Callback<void(const std::exception&)> callback) override {
     error_callbacks_.push_back(std::move(callback));
@@ -164,7 +165,8 @@ class Backward final : public Run {
     return index;
   }
 
-  // Finds all nodes and leaves that `root` leads to, and counts the edges into each. Returns the index of the root's state.
+  // Finds all nodes and leaves that `root` leads to, counts the edges into each, and calls the run hooks. Returns the index
+  // of the root's state.
   std::int32_t discover(const Tensor& root) {
     Node* const node = history(root)->node.get();
     const std::int32_t start = state_of(node, node ? nullptr : root.ref().get());
@@ -176,6 +178,7 @@ class Backward final : public Run {
       const std::int32_t from = unexplored_.back();
       unexplored_.pop_back();
       state(from).first_target = static_cast<std::int32_t>(targets_.size());
+      for (const Callback<void(Run&)>& hook : state(from).node->run_hooks) hook(*this);
       const std::int32_t deferred = state(from).deferred;
       std::size_t i = 0;
       for (const Edge& edge : state(from).node->edges) {

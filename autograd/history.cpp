@@ -160,6 +160,11 @@ HookHandle register_leaf_hook(const Tensor& leaf, Callback<void(Run&)> hook) {
   return HookHandle([leaf, id] { remove_hook(history(leaf)->leaf_hooks, id); });
 }
 
+void register_run_hook(const Tensor& result, Callback<void(Run&)> hook) {
+  LOCKSTEP_CHECK(!result.is_leaf(), "register_run_hook: {} is not the result of an operation", describe(result));
+  history(result)->node->run_hooks.push_back(std::move(hook));
+}
+
 std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
                          const GradOptions& options) {
   LOCKSTEP_CHECK(options.grad_outputs.empty() || options.grad_outputs.size() == outputs.size(),

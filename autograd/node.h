@@ -20,6 +20,7 @@
 namespace lockstep::autograd {
 
 class Node;
+class Run;
 struct History;
 
 /// The gradients of an operation's inputs, in order; undefined where none is needed.
@@ -125,6 +126,7 @@ class Node : public RefCounted<Node>, public SmallObject {
     Callback<Tensor(const Tensor&)> run;
   };
   std::vector<Hook> hooks;
+  std::vector<Callback<void(Run&)>> run_hooks;  ///< see register_run_hook (history_internal.h)
 
   /// The saved output `index`, with its history if grad mode is on.
   Tensor output(std::size_t index);
