@@ -35,7 +35,7 @@ struct PipelineOptions {
   /// Paths of the chain's modules with which stages begin, but the first stage; empty: stages have equal numbers of
   /// modules, larger ones first.
   std::vector<std::string> split_before = {};
-  Schedule schedule = Schedule::k1F1B;  ///< kZeroBubble is not supported yet
+  Schedule schedule = Schedule::k1F1B;  ///< kZeroBubble is not for models that recompute (autograd::checkpoint)
   int micro_batches_per_rank = 1;       ///< in a step: all ranks run all of them
   int chunks_per_rank = 1;              ///< number of stages on each rank (kInterleaved)
   /// A table of your own, in the place of `schedule` and `chunks_per_rank`.

@@ -7,12 +7,19 @@ using namespace pipeline_training;
 
 namespace {
 
-constexpr par::Schedule kGPipe = par::Schedule::kGPipe, kInterleaved = par::Schedule::kInterleaved;
+constexpr par::Schedule kGPipe = par::Schedule::kGPipe, kInterleaved = par::Schedule::kInterleaved,
+                        kZeroBubble = par::Schedule::kZeroBubble;
 
-const std::vector<Layout> kLayouts = {{.ranks = 2},
-                                      {.ranks = 3, .schedule = kGPipe},
-                                      {.ranks = 4, .micro_batches = 6},
-                                      {.ranks = 2, .chunks = 3, .schedule = kInterleaved}};
+const std::vector<Layout> kJoint = {{.ranks = 2},  // B alone: schedules for models that recompute activations
+                                    {.ranks = 3, .schedule = kGPipe},
+                                    {.ranks = 4, .micro_batches = 6},
+                                    {.ranks = 2, .chunks = 3, .schedule = kInterleaved}};
+
+std::vector<Layout> with_zero_bubble(std::vector<Layout> layouts) {
+  for (const int ranks : {2, 4}) layouts.push_back({.ranks = ranks, .micro_batches = 6, .schedule = kZeroBubble});
+  return layouts;
+}
+const std::vector<Layout> kLayouts = with_zero_bubble(kJoint);
 
 }  // namespace
 
@@ -28,11 +35,16 @@ TEST_CASE("pipeline: one to eight ranks have the bits of gradient accumulation")
               {.ranks = 2, .micro_batches = 6, .schedule = kGPipe},
               {.ranks = 1, .chunks = 4, .schedule = kInterleaved},
               {.ranks = 4, .micro_batches = 8, .chunks = 2, .schedule = kInterleaved},
-              {.ranks = 2, .micro_batches = 6, .chunks = 4, .schedule = kInterleaved}});
+              {.ranks = 2, .micro_batches = 6, .chunks = 4, .schedule = kInterleaved},
+              {.ranks = 1, .schedule = kZeroBubble},
+              {.ranks = 2, .micro_batches = 8, .schedule = kZeroBubble},
+              {.ranks = 3, .micro_batches = 1, .schedule = kZeroBubble},
+              {.ranks = 8, .micro_batches = 8, .schedule = kZeroBubble}});
 }
 
 TEST_CASE("pipeline: batch norm, dropout and recomputation") {
-  check_same("local", {.dropout = 0.2, .norm = true, .recompute = true}, kLayouts);
+  check_same("local", {.dropout = 0.2, .norm = true, .recompute = true}, kJoint);
+  check_same("local", {.dropout = 0.2, .norm = true}, kLayouts);
 }
 TEST_CASE("pipeline: frozen parameters, and a stage without gradients") {
   check_same("local", {.frozen = true}, kLayouts);
@@ -60,7 +72,7 @@ TEST_CASE("pipeline: parameters that modules of the chain share have the sums of
                                        {.ranks = 1, .chunks = 4, .schedule = kInterleaved},
                                        {.ranks = 2, .chunks = 4, .schedule = kInterleaved}};
   check_same("local", {.dropout = 0.1, .norm = true, .recompute = true, .tied = true}, layouts);
-  check_same("local", {.bf16 = true, .deferred = true, .tied = true, .samples = 13}, layouts);
+  check_same("local", {.bf16 = true, .deferred = true, .tied = true, .samples = 13}, with_zero_bubble(layouts));
   // About the numbers of accumulation, whose sums have another order.
   const Outcome tied = train_on_rank(nullptr, {.tied = true}, {}), alone = train_alone({.tied = true}, 4);
   for (std::size_t i = 0; i < tied.losses.size(); ++i)
@@ -89,4 +101,17 @@ TEST_CASE("pipeline: bytes of the boundaries, and of a parameter that two stages
   CHECK(sent[par::Phase::kActivations] == 4 * kActivation);
   CHECK(sent[par::Phase::kActivationGradients] == 4 * kActivation);
   CHECK(sent[par::Phase::kGradients] == 2 * kVocabulary * kWidth * 4);
+}
+
+TEST_CASE("pipeline: zb1p refuses to recompute twice, on all ranks") {
+  with_group("local", 2, [](const Group& group) {
+    std::string error;
+    try {
+      train_on_rank(group, {.recompute = true}, {.ranks = 2, .schedule = kZeroBubble});
+    } catch (const ls::Error& caught) {
+      error = caught.what();
+    }
+    CAPTURE(error);
+    CHECK(error.find("checkpoint") != std::string::npos);
+  });
 }
