@@ -134,7 +134,7 @@ class Backward final : public Run {
     const TraceSpan span(TraceKind::kBackward, "backward");
     for (std::size_t i = 0; i < request_.part_w.size(); ++i) roots_.push_back(resume(static_cast<std::int32_t>(i)));
     for (const Tensor& root : request_.roots) roots_.push_back(discover(root));
-    if (!request_.inputs.empty()) mark_useful(request_.inputs);
+    if (!request_.inputs.empty()) mark_useful();
     if (request_.part_i && !defer_edges(*request_.part_i)) return;
     for (std::size_t i = 0; i < request_.roots.size(); ++i)
       receive(roots_[i], history(request_.roots[i])->output, request_.gradients[i]);
@@ -205,7 +205,6 @@ class Backward final : public Run {
   // Part I: takes the edges that do not lead to the input out of this backward, and lists the nodes that have some.
   // Returns false if the root does not lead to the input.
   bool defer_edges(PartI& part) {
-    mark_useful({&part.input, 1});
     part.reaches_input = state(roots_[0]).useful;
     if (!part.reaches_input) return false;
     for (NodeState& each : states_) {
@@ -224,15 +223,15 @@ class Backward final : public Run {
     return true;
   }
 
-  // Marks the nodes and leaves that are one of the inputs or lead to one. Edges lead from newer operations to older ones,
+  // Marks the nodes and leaves that are a requested input or lead to one. Edges lead from newer operations to older ones,
   // so nodes are visited oldest first.
-  void mark_useful(std::span<const Tensor> inputs) {
+  void mark_useful() {
     std::vector<NodeState*> nodes;
     for (NodeState& each : states_) {
       each.useful = false;
       if (each.node) nodes.push_back(&each);
     }
-    for (const Tensor& input : inputs) {
+    for (const Tensor& input : request_.inputs) {
       const History& own = *history(input);
       const std::int32_t index = index_.at(own.node ? static_cast<const void*>(own.node.get()) : input.ref().get());
       if (index >= 0) state(index).useful = state(index).requested = true;

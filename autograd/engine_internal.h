@@ -15,10 +15,10 @@ struct DeferredNode {
   std::vector<bool> edges;  // whether part W computes the gradient of this input
 };
 
+// The results of part I of a split backward.
 struct PartI {
-  const Tensor& input;               // a leaf: the only one whose gradient is accumulated
-  bool reaches_input = false;        // result: false if the root does not depend on the input; then no node has run
-  std::vector<DeferredNode> rest{};  // result
+  bool reaches_input = false;        // false if the root does not depend on the input; then no node has run
+  std::vector<DeferredNode> rest{};  // the nodes that part W runs first
 };
 
 struct BackwardRequest {
@@ -28,8 +28,8 @@ struct BackwardRequest {
   bool create_graph = false;
   // Empty: gradients are added to the leaves' grad(). Otherwise they are returned for these tensors instead.
   std::span<const Tensor> inputs = {};
-  PartI* part_i = nullptr;              // null: not part I of a split backward
-  std::span<DeferredNode> part_w = {};  // the nodes of part W, which has no roots; their `grads` are moved away
+  PartI* part_i = nullptr;              // not null: part I of a split backward, with one root and one input, a leaf
+  std::span<DeferredNode> part_w = {};  // not empty: part W, without roots; moves `grads` away
 };
 
 // The gradient of the root of a backward: `gradient`, or 1 if that is undefined. Throws InvalidArgument if the root does

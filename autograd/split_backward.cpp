@@ -14,8 +14,9 @@ SplitBackward::SplitBackward(const Tensor& root, const Tensor& gradient, const T
                    "split backward: the input is {}, expected a leaf that requires grad; call "
                    "detach().requires_grad_() before forward",
                    describe(input));
-    PartI part{.input = input};
-    run_backward({.roots = {&root, 1}, .gradients = {&seed, 1}, .part_i = &part});
+    PartI part;
+    input_gradient_ =
+        run_backward({.roots = {&root, 1}, .gradients = {&seed, 1}, .inputs = {&input, 1}, .part_i = &part})[0];
     nodes_ = std::move(part.rest);
     if (part.reaches_input) return;
   }

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "lockstep/autograd/engine_internal.h"
@@ -20,13 +21,18 @@ namespace lockstep::autograd {
 
 class SplitBackward {
  public:
-  // Part I: runs backward from `root`, and accumulates the gradient of the leaf `input` in its grad(). Hooks on results
-  // of operations run once: in part I if the result depends on the input. `gradient` is that of the root; undefined: 1,
-  // for a root with one element. Its elements must not change before part W.
+  // Part I: runs backward from `root` to the leaf `input`. Hooks on tensors run once, those on results of operations in
+  // part I if the result depends on the input. `gradient` is that of the root; undefined: 1, for a root with one
+  // element. Its elements must not change before part W.
   // If `input` is undefined, or the root does not depend on it, part I does nothing and part W is the whole backward.
   // Throws InvalidArgument as Tensor::backward does, if `input` is not a leaf that requires grad, and for a checkpoint
   // that leads to the input and to parameters: both parts would recompute the function.
   SplitBackward(const Tensor& root, const Tensor& gradient, const Tensor& input);
+
+  // Returns the gradient of the input, once; undefined if there is none. It is not copied: it may have any strides, and
+  // share memory with gradients that part W needs, so it must not be changed in place before part W. The input's grad()
+  // does not change, and its leaf hooks do not run.
+  Tensor take_input_gradient() { return std::move(input_gradient_); }
 
   // Part W: accumulates the gradients of all leaves but the input, and releases the graph. Throws InvalidArgument if it
   // has already run.
@@ -37,6 +43,7 @@ class SplitBackward {
   std::int64_t gradient_bytes() const;
 
  private:
+  Tensor input_gradient_;
   std::vector<DeferredNode> nodes_;
   Tensor root_, gradient_;  // defined if part W is the whole backward
   bool has_run_ = false;

@@ -35,19 +35,24 @@ inline void check_same(const Tensors& have, const Tensors& want) {
 // The gradients of the leaves of function(leaves), of which leaf 0 is the input: by a joint backward and a split one.
 inline void check(const std::function<ls::Tensor(const Tensors&)>& function, const Tensors& leaves) {
   Tensors gradients[2];
+  ls::Tensor as_made;  // the gradient of the input before it becomes contiguous
   for (const bool is_split : {false, true}) {
     const Tensors own = fresh_leaves(leaves);
     ls::manual_seed(1);
     const ls::Tensor y = function(own), upstream = numbers(y.shape(), {.dtype = y.dtype()}, 7);
     if (is_split) {
       ls::autograd::SplitBackward backward(y, upstream, own[0]);
-      for (std::size_t i = 1; i < own.size(); ++i) CHECK(!own[i].grad().defined());
+      for (const ls::Tensor& leaf : own) CHECK(!leaf.grad().defined());
       backward.run();
+      gradients[1] = gradients_of(own);
+      gradients[1][0] = backward.take_input_gradient();
     } else {
+      own[0].register_hook([&](const ls::Tensor& gradient) { return as_made = gradient.detach(), ls::Tensor(); });
       y.backward(upstream);
+      gradients[0] = gradients_of(own);
     }
-    gradients[is_split ? 1 : 0] = gradients_of(own);
   }
+  CHECK(as_made.strides() == gradients[1][0].strides());
   check_same(gradients[1], gradients[0]);
 }
 

@@ -32,7 +32,7 @@ std::vector<ls::Tensor> run(const std::string& schedule, int micro_batches, ls::
   model.to(dtype);
   const std::vector<ls::nn::Parameter> parameters = model.parameters();
   par::GradientSets sets(parameters);
-  std::vector<ls::Tensor> views, inputs, losses;
+  std::vector<ls::Tensor> views, inputs, losses, of_inputs;
   for (const ls::nn::Parameter& each : parameters)
     views.push_back(dtype == par::sum_dtype(dtype) ? ls::full(each->shape(), -7.0, {.dtype = dtype}) : ls::Tensor());
   sets.set_views(views);
@@ -53,11 +53,12 @@ std::vector<ls::Tensor> run(const std::string& schedule, int micro_batches, ls::
     } else if (step == 'I') {
       const ls::Tensor loss = std::exchange(losses[begun], {});
       parts.emplace_back(loss, ls::full(loss.shape(), 4, loss.options()), inputs[begun]);
-      ++begun;
+      of_inputs.push_back(parts[begun++].take_input_gradient());
     } else if (step == 'W') {
       add_gradients([&](std::size_t m) { parts[m].run(); });
     } else {
       add_gradients([&](std::size_t m) { par::weighted_backward(losses[m], 4); });
+      of_inputs.push_back(inputs[ended - 1].grad());
     }
   }
   std::vector<ls::Tensor> out;
@@ -65,7 +66,7 @@ std::vector<ls::Tensor> run(const std::string& schedule, int micro_batches, ls::
     out.push_back(sets.finish(p).clone());
     if (views[p].defined()) CHECK(parameters[p]->grad().raw_data() == views[p].raw_data());
   }
-  for (const ls::Tensor& input : inputs) out.push_back(input.grad());
+  out.insert(out.end(), of_inputs.begin(), of_inputs.end());
   return out;
 }
 
