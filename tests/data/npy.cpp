@@ -1,11 +1,12 @@
 // NumPy's files. tests/fuzz/corpus/npy and npz hold files that NumPy wrote.
 #include <zlib.h>
 
-#include <fstream>
+#include <filesystem>
 #include <limits>
 
 #include "lockstep/data/npy_internal.h"
 
+#include "../support/files.h"
 #include "../support/peak_memory.h"
 #include "../support/testing.h"
 
@@ -42,9 +43,8 @@ std::string npz_error(const std::string& bytes) {
 }
 
 std::string file(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  REQUIRE(in);
-  return {std::istreambuf_iterator<char>(in), {}};
+  REQUIRE(std::filesystem::exists(path));
+  return bytes_of(path);
 }
 
 std::string deflate(const std::string& data) {

@@ -7,17 +7,12 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 
 #include "lockstep/base/file_internal.h"
 #include "lockstep/nn/files/safetensors_internal.h"
+#include "tests/support/files.h"
 
 namespace {
-
-std::string bytes_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 ls::StateDict parse(const std::string& bytes, ls::Metadata* metadata = nullptr) {
   return ls::parse_safetensors(std::as_bytes(std::span(bytes)), "memory", metadata);
