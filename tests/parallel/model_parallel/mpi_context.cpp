@@ -6,10 +6,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 
 #include "tests/parallel/model_parallel/context_training.h"
 #include "tests/parallel/model_parallel/tensor_training.h"
+#include "tests/support/files.h"
 
 using namespace context_training;
 
@@ -45,8 +45,7 @@ Job run_job(int ranks) {
         _exit(127);
       },
       std::chrono::seconds(60));
-  std::ifstream in(file, std::ios::binary);
-  const Job job{ended[0], {std::istreambuf_iterator<char>(in), {}}};
+  const Job job{ended[0], bytes_of(file)};
   std::filesystem::remove(file);
   return job;
 }
