@@ -1,5 +1,6 @@
 #include "lockstep/parallel/model_parallel/pipeline_runner_internal.h"
 
+#include <algorithm>
 #include <bit>
 #include <span>
 #include <utility>
@@ -57,7 +58,8 @@ void PipelineRunner::run_micro_batches(const StagedStep& step) const {
   share_losses(step.losses);
 }
 
-// The last stage has the losses. Their bits are summed as integers, to which the other ranks add zeros.
+// The last stage has the losses. Their bits are summed as integers, to which the other ranks add zeros; so are the bytes
+// that each rank wants for its outboxes.
 void PipelineRunner::share_losses(std::vector<Tensor>& losses) const {
   is_stopped_ = wants_stop_;
   if (!group || group->size() == 1) return;
@@ -67,6 +69,7 @@ void PipelineRunner::share_losses(std::vector<Tensor>& losses) const {
   const bool has_losses = !losses.empty() && losses[0].defined();
   numbers.push_back(has_losses ? static_cast<std::int64_t>(losses[0].dtype()) : 0);
   numbers.push_back(wants_stop_ ? 1 : 0);
+  for (int r = 0; r < group->size(); ++r) numbers.push_back(r == group->rank() ? messages_.wanted_bytes() : 0);
   const Tensor all = raw::from_bytes(numbers.data(), {static_cast<std::int64_t>(numbers.size())}, kInt64);
   group->all_reduce(all, ReduceOp::kSum, {.name = "losses"})->wait();
   const std::span<const std::int64_t> sums = all.span<std::int64_t>();
@@ -75,6 +78,7 @@ void PipelineRunner::share_losses(std::vector<Tensor>& losses) const {
     if (!losses[m].defined()) losses[m] = raw::full(Shape(), std::bit_cast<double>(sums[m]), {.dtype = dtype});
   }
   is_stopped_ = sums[losses.size() + 1] > 0;
+  messages_.grow_outboxes(std::ranges::max(sums.subspan(losses.size() + 2)));
 }
 
 void PipelineRunner::with_all_stages(FunctionRef<void()> body) const {

@@ -1,6 +1,7 @@
 #include "lockstep/parallel/model_parallel/pipeline_step_internal.h"
 
 #include <algorithm>
+#include <exception>
 
 #include "lockstep/base/check_internal.h"
 #include "lockstep/nn/module_runner_internal.h"
@@ -30,16 +31,33 @@ void PipelineStep::run() {
   step_.losses.assign(static_cast<std::size_t>(plan_.running()), Tensor());
   const std::vector<ScheduleAction>& rows = pipeline_.rows();
   for (std::size_t row = 0; row < rows.size(); ++row) {
+    const auto& [kind, stage, m] = rows[row];
     if (is_left_out(rows[row])) continue;
-    try {
-      run(rows[row]);
-    } catch (Error& error) {
-      error.add_context(fmt::format("micro-batch {} in stage {} (rank {}, row {} of the schedule: {})",
-                                    rows[row].micro_batch, rows[row].stage, stages_.rank, row, rows[row].to_string()));
-      throw;
-    }
+    run_at(fmt::format("micro-batch {} in stage {} (rank {}, row {} of the schedule: {})", m, stage, stages_.rank, row,
+                       rows[row].to_string()),
+           [&] { run(rows[row]); });
   }
-  messages_.end_step();
+  run_at(fmt::format("the end of the schedule (rank {})", stages_.rank), [&] { messages_.end_step(); });
+}
+
+// Calls body(). If it throws, the group fails on all ranks: other stages wait for this one in the middle of the step.
+void PipelineStep::run_at(const std::string& place, FunctionRef<void()> body) {
+  const auto fail = [&](const std::string& why) {
+    if (pipeline_.group) pipeline_.group->fail(fmt::format("{}: {}", plan_.op, why));
+  };
+  try {
+    body();
+  } catch (Error& error) {
+    error.add_context(place);
+    fail(error.what());
+    throw;
+  } catch (const std::exception& error) {
+    fail(fmt::format("{}: {}", place, error.what()));
+    throw;
+  } catch (...) {
+    fail(place + ": an exception that is not a std::exception");
+    throw;
+  }
 }
 
 void PipelineStep::run(const ScheduleAction& action) {
@@ -179,8 +197,10 @@ void PipelineStep::backward_input(int stage, int m) {
   if (stages_.is_last(stage) && weight(m) != 1)
     live.gradient = raw::full(live.output.shape(), static_cast<double>(weight(m)), live.output.options());
   if (live.output.requires_grad() && (stages_.is_last(stage) || live.gradient.defined()))
-    live.split.emplace(live.output, live.gradient,
-                       live.input.defined() && live.input.requires_grad() ? live.input : Tensor());
+    live.input_gradient = live.split
+                              .emplace(live.output, live.gradient,
+                                       live.input.defined() && live.input.requires_grad() ? live.input : Tensor())
+                              .take_input_gradient();
   pass_gradient(stage, m);
 }
 

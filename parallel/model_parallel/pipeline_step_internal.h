@@ -3,10 +3,12 @@
 
 #include <map>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "lockstep/autograd/split_backward_internal.h"
+#include "lockstep/base/callback.h"
 #include "lockstep/parallel/model_parallel/pipeline_runner_internal.h"
 #include "lockstep/parallel/step/micro_batch_loop_internal.h"
 #include "lockstep/tensor/autocast.h"
@@ -34,6 +36,7 @@ class PipelineStep {
   };
 
   bool is_left_out(const ScheduleAction& action) const;
+  void run_at(const std::string& place, FunctionRef<void()> body);
   void run(const ScheduleAction& action);
   void forward(int stage, int m);
   Tensor loss(int m);
