@@ -73,8 +73,10 @@ class Pipeline : public TrainingStep<Pipeline> {
   PipelinePlan plan() const;              ///< stages, waiting time, activations
   TrainingPlan training_plan() const;     ///< memory of this rank's stages
   const TrafficStats& traffic();          ///< of this rank
-  void request_stop();                    ///< reaches all ranks in the next step or evaluation
-  bool stop_requested() const;            ///< true if any rank had requested a stop in the last step
+  /// Steps while the guard exists count as part of the next one in traffic(); gradients accumulate as ever.
+  [[nodiscard]] NoSync no_sync();
+  void request_stop();          ///< reaches all ranks in the next step or evaluation
+  bool stop_requested() const;  ///< true if any rank had requested a stop in the last step
 
   // backward, evaluate, parameters, named_parameters (of this rank's stages), gathered: see step.h.
 

@@ -138,6 +138,28 @@ TEST_CASE("the traffic of a step is that of all devices since its first forward"
   check_steps(run, (ls::arange(2 * kTime) % kVocabulary).reshape({2, kTime}));
 }
 
+TEST_CASE("the traffic of a step is that of all stages since its first forward") {
+  with_threads("local", 2, [](const Group& group) {
+    const par::DeviceMesh mesh(group, {{"pp", 2}});
+    nn::Sequential model(nn::Linear(4, 8), nn::Linear(8, 4));
+    par::Pipeline run(model, mesh["pp"], {.micro_batches_per_rank = 2});
+    const auto step = [&] {
+      run.backward(ls::ones({4, 4}), ls::ones({4, 4}),
+                   [&](const ls::Tensor& x, const ls::Tensor& y) { return nn::mse_loss(run.module()(x), y); });
+    };
+    for (int repeat = 0; repeat < 2; ++repeat) {
+      check_step("backward(x, y, loss_fn)", run, step);
+      check_step("no_sync", run, [&] {
+        {
+          const auto guard = run.no_sync();
+          step();
+        }
+        step();
+      });
+    }
+  });
+}
+
 TEST_CASE("several models with the same counters have one step in one backward") {
   with_threads("local", 2, [](const Group& group) {
     const par::DeviceMesh mesh(group, {{"tp", 2}});
