@@ -91,7 +91,7 @@ double time_of_step(int ranks) {
     }
     shared.results[group->rank()][0] = bench::median(seconds);
   });
-  return std::max(shared->results[0][0], ranks > 1 ? shared->results[1][0] : 0);
+  return shared->greatest(ranks);
 }
 
 void compare_steps() {

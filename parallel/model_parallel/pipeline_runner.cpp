@@ -25,7 +25,7 @@ std::vector<ScheduleAction> rows_of(const ScheduleTable& table, int rank) {
 PipelineRunner::PipelineRunner(const char* op, nn::Module& root, std::shared_ptr<ProcessGroup> group,
                                std::shared_ptr<ProcessGroup> mesh, Stages stages, const ScheduleTable& table)
     : StageRunner(Part::kStages, std::move(group), std::move(mesh)), op_(op), root_(root), stages_(std::move(stages)),
-      table_(table), rows_(rows_of(table, stages_.rank)), tensors_(op, root, stages_),
+      table_(table), rows_(rows_of(table, stages_.rank)), tensors_(op, root, stages_), ties_(stages_),
       messages_(this->group, stages_.count()) {
   if (stages_.ranks > 1) tensors_.leave_to_others();
 }
@@ -51,7 +51,9 @@ void PipelineRunner::run_micro_batches(const StagedStep& step) const {
     const NoGradGuard no_grad;
     own.run();
   } else {
+    ties_.begin_step();
     own.run();
+    ties_.add_up_sums(step.in_turn.sets(), group.get());
   }
   share_losses(step.losses);
 }

@@ -30,10 +30,6 @@ ScheduleTable table_of(const char* op, const PipelineOptions& options, int ranks
   return table;
 }
 
-bool is_half_backward(ActionKind kind) {
-  return kind == ActionKind::kBackwardInput || kind == ActionKind::kBackwardWeight;
-}
-
 // Where each stage begins in the chain.
 std::vector<std::size_t> cut(const char* op, const std::vector<ChainModule>& chain,
                              const std::vector<std::string>& split_before, int stages) {
@@ -91,9 +87,6 @@ std::shared_ptr<const PipelineRunner> cut_into_stages(const char* op, nn::Module
                  axis.defined() ? axis.to_string() : "undefined");
   LOCKSTEP_CHECK(!stage_runner(module), "{}: the model is in stages already", op);
   const ScheduleTable table = table_of(op, options, axis.size());
-  for (int r = 0; r < table.ranks(); ++r)
-    LOCKSTEP_CHECK(std::ranges::none_of(table.actions(r), is_half_backward, &ScheduleAction::kind),
-                   "{}: schedules with I and W apart (zb1p) are not supported yet; use 1f1b", op);
   Stages stages{.chain = chain_of(op, module, options.chain), .begins = {}, .ranks = axis.size(), .rank = axis.rank()};
   stages.begins = cut(op, stages.chain, options.split_before, table.stages());
   if (axis.group()) check_ranks(op, module, *axis.group(), stages, table, options);

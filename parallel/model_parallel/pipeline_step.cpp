@@ -6,6 +6,7 @@
 #include "lockstep/base/check_internal.h"
 #include "lockstep/nn/module_runner_internal.h"
 #include "lockstep/parallel/step/micro_batch_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::parallel {
 namespace {
@@ -77,8 +78,12 @@ void PipelineStep::run(const ScheduleAction& action) {
       return backward(stage, m);
     case ActionKind::kSendBackward:
       messages_.send(action, {live.input_gradient, false});
-      live_.erase({stage, m});
-      return;
+      live.is_sent = true;
+      return end_if_complete(stage, m);
+    case ActionKind::kBackwardInput:
+      return backward_input(stage, m);
+    case ActionKind::kBackwardWeight:
+      return backward_weight(stage, m);
     default:
       return;
   }
@@ -158,22 +163,67 @@ Tensor PipelineStep::run_root(const std::vector<Tensor>& inputs) {
   Tensor y = live_[now_].input;
   for (std::size_t k = stages_.begins[s]; k < stages_.begins[s + 1]; ++k) {
     const nn::Module& link = *stages_.chain[k].module;
+    const nn::ReplicaView* const view =
+        plan_.evaluates ? nullptr : pipeline_.ties().enter(k, nn::current_replica_view());
+    const nn::ReplicaViewGuard shared(view ? view : nn::current_replica_view());
     y = k > 0 || inputs.size() == 1 ? link(k > 0 ? y : inputs[0]) : link(inputs);
   }
   return y;
 }
 
+void PipelineStep::run_backward(int stage, int m, FunctionRef<void()> body) {
+  const int chunk = stages_.chunk_of(stage);
+  step_.in_turn.backward(m, chunk, [&] {
+    pipeline_.ties().begin(m, plan_.running(), chunk);
+    body();
+    pipeline_.ties().end(m, plan_.running(), chunk);
+  });
+  live_[{stage, m}].is_done = true;
+}
+
 void PipelineStep::backward(int stage, int m) {
   Live& live = live_[{stage, m}];
-  step_.in_turn.backward(m, stages_.chunk_of(stage), [&] {
+  run_backward(stage, m, [&] {
     if (stages_.is_last(stage))
       weighted_backward(live.output, weight(m));
     else if (live.output.requires_grad() && live.gradient.defined())
       live.output.backward(live.gradient);
   });
+  pass_gradient(stage, m);
+}
+
+void PipelineStep::backward_input(int stage, int m) {
+  Live& live = live_[{stage, m}];
+  if (stages_.is_last(stage) && weight(m) != 1)
+    live.gradient = raw::full(live.output.shape(), static_cast<double>(weight(m)), live.output.options());
+  if (live.output.requires_grad() && (stages_.is_last(stage) || live.gradient.defined()))
+    live.input_gradient = live.split
+                              .emplace(live.output, live.gradient,
+                                       live.input.defined() && live.input.requires_grad() ? live.input : Tensor())
+                              .take_input_gradient();
+  pass_gradient(stage, m);
+}
+
+void PipelineStep::backward_weight(int stage, int m) {
+  Live& live = live_[{stage, m}];
+  run_backward(stage, m, [&] {
+    if (live.split) live.split->run();
+  });
+  live.split.reset();
+  end_if_complete(stage, m);
+}
+
+// The gradient of the input is there: what is left of the micro-batch is its message, and W.
+void PipelineStep::pass_gradient(int stage, int m) {
+  Live& live = live_[{stage, m}];
   live.input = live.output = live.gradient = Tensor();
   if (stage > 0 && stages_.ranks == 1) put_gradient(stage - 1, m, live.input_gradient);
-  if (stage == 0 || stages_.ranks == 1) live_.erase({stage, m});
+  end_if_complete(stage, m);
+}
+
+void PipelineStep::end_if_complete(int stage, int m) {
+  const Live& live = live_[{stage, m}];
+  if (live.is_done && (live.is_sent || stage == 0 || stages_.ranks == 1)) live_.erase({stage, m});
 }
 
 }  // namespace lockstep::parallel

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/autograd/split_backward_internal.h"
 #include "lockstep/base/callback.h"
 #include "lockstep/parallel/model_parallel/pipeline_runner_internal.h"
 #include "lockstep/parallel/step/micro_batch_loop_internal.h"
@@ -26,10 +27,12 @@ class PipelineStep {
   using Place = std::pair<int, int>;  // stage, micro-batch
   // From the forward of a micro-batch in a stage to the end of its backward.
   struct Live {
-    Tensor input = {};           // a leaf; undefined in the first stage
-    Tensor output = {};          // in the last stage the loss
-    Tensor gradient = {};        // of the output; undefined: none
-    Tensor input_gradient = {};  // after the backward; undefined: none
+    Tensor input = {};                                            // a leaf; undefined in the first stage
+    Tensor output = {};                                           // in the last stage the loss
+    Tensor gradient = {};                                         // of the output; undefined: none
+    Tensor input_gradient = {};                                   // after the backward; undefined: none
+    std::optional<autograd::SplitBackward> split = std::nullopt;  // between I and W
+    bool is_sent = false, is_done = false;                        // the input's gradient; B or W
   };
 
   bool is_left_out(const ScheduleAction& action) const;
@@ -38,6 +41,11 @@ class PipelineStep {
   void forward(int stage, int m);
   Tensor loss(int m);
   void backward(int stage, int m);
+  void backward_input(int stage, int m);
+  void backward_weight(int stage, int m);
+  void run_backward(int stage, int m, FunctionRef<void()> body);
+  void pass_gradient(int stage, int m);
+  void end_if_complete(int stage, int m);
   void put_input(int stage, int m, StageMessages::Message message);
   void put_gradient(int stage, int m, const Tensor& gradient) { live_[{stage, m}].gradient = gradient; }
   Batch rows(int m) const;

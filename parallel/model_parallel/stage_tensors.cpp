@@ -27,12 +27,14 @@ StageTensors::StageTensors(const char* op, const nn::Module& module, const Stage
 
 void StageTensors::add(const char* op, const std::string& name, const nn::TensorHandle& handle, bool is_parameter,
                        int stage, const Stages& stages) {
+  const int rank = stages.rank_of(stage), chunk = stages.chunk_of(stage);
   const auto known = std::ranges::find(entries_, handle.id(), [](const Entry& each) { return each.handle.id(); });
   if (known != entries_.end()) {
-    LOCKSTEP_CHECK(known->rank == stages.rank_of(stage),
-                   "{}: {} is {}, but they are in stages of the ranks {} and {}; parameters that stages share are not "
-                   "supported yet: give each its own, or put both modules into one stage with .split_before",
-                   op, name, known->name, known->rank, stages.rank_of(stage));
+    LOCKSTEP_CHECK(
+        is_parameter || known->rank == rank,
+        "{}: {} is {}, a buffer that stages of the ranks {} and {} would change apart; give each module its own", op,
+        name, known->name, known->rank, rank);
+    if (rank == rank_ && !known->is_here) known->is_here = true, known->chunk = chunk;
     return;
   }
   const Tensor& tensor = handle.master();
@@ -43,8 +45,9 @@ void StageTensors::add(const char* op, const std::string& name, const nn::Tensor
        .shape = tensor.shape(),
        .requires_grad = tensor.requires_grad(),
        .is_parameter = is_parameter,
-       .rank = stages.rank_of(stage),
-       .chunk = stages.chunk_of(stage)});
+       .rank = rank,
+       .is_here = rank == rank_,
+       .chunk = chunk});
 }
 
 // Chain modules may be in another order than in the model.
@@ -64,7 +67,7 @@ void StageTensors::order_as(const nn::Module& module) {
 void StageTensors::leave_to_others() {
   for (const Entry& each : entries_) {
     each.handle.set_sharding(nn::Sharding::kStage);
-    if (each.rank != rank_) each.handle.set_master(Tensor());
+    if (!each.is_here) each.handle.set_master(Tensor());
   }
 }
 
@@ -74,16 +77,15 @@ void StageTensors::with_all(ProcessGroup& group, FunctionRef<void()> body) {
   const Finally again([&] {
     for (std::size_t i = 0; i < entries_.size(); ++i) {
       entries_[i].handle.set_sharding(before[i]);
-      if (entries_[i].rank != rank_) entries_[i].handle.set_master(Tensor());
+      if (!entries_[i].is_here) entries_[i].handle.set_master(Tensor());
     }
   });
   for (const Entry& each : entries_) {
     const NoGradGuard no_grad;
-    const bool is_own = each.rank == rank_;
-    const Tensor tensor = is_own ? each.handle.master() : raw::empty(each.shape, each.options);
+    const Tensor tensor = each.is_here ? each.handle.master() : raw::empty(each.shape, each.options);
     group.broadcast(tensor, each.rank, {.phase = Phase::kParameters, .name = each.name})->wait();
     each.handle.set_sharding(nn::Sharding::kNone);
-    if (!is_own) each.handle.set_master(tensor.requires_grad_(each.requires_grad));
+    if (!each.is_here) each.handle.set_master(tensor.requires_grad_(each.requires_grad));
   }
   body();
 }
@@ -93,17 +95,20 @@ int StageTensors::chunk_of(const nn::Parameter& parameter) const {
   return found->chunk;
 }
 
-std::vector<bool> StageTensors::own_parameters() const {
-  std::vector<bool> own;
+std::vector<StageRunner::Place> StageTensors::places() const {
+  std::vector<StageRunner::Place> places;
   const nn::ParameterSlice* last = nullptr;
   for (const Entry& each : entries_) {
     if (!each.is_parameter) continue;
     const nn::ParameterSlice* const slice = each.handle.slice();
     const bool is_next = slice && last && slice->name == last->name && slice->index == last->index + 1;
-    if (!is_next) own.push_back(each.rank == rank_);
     last = slice;
+    if (is_next) continue;
+    places.push_back(each.rank == rank_ ? StageRunner::Place::kHere
+                     : each.is_here     ? StageRunner::Place::kCopy
+                                        : StageRunner::Place::kElsewhere);
   }
-  return own;
+  return places;
 }
 
 }  // namespace lockstep::parallel

@@ -87,6 +87,7 @@ class InTurn final : public MicroBatchExecutor {
   void backward(int s, const Tensor& loss, std::int64_t weight) override;
   void skip_backward() override { observer_.skip_backward(); }
   void skip(bool evaluates);  // a micro-batch without samples
+  GradientSets& sets() { return sets_; }
 
  private:
   struct Entered;

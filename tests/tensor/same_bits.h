@@ -50,7 +50,7 @@ inline std::string differing(const Operation& operation, const Tensors& original
   };
   constexpr std::int64_t kFewOffsets[] = {0, 1, 7, 15};
   const bool is_large = elements >= 30000;  // smaller operations use one thread
-  if (is_large && LOCKSTEP_SLOWDOWN > 1) {
+  if (LOCKSTEP_SLOWDOWN > 1) {
     for (const std::int64_t offset : kFewOffsets) compare(1, offset);
   } else {
     for (std::int64_t offset = 0; offset < 16; ++offset) compare(1, offset);

@@ -6,12 +6,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 
 #include "tests/parallel/model_parallel/context_training.h"
 #include "tests/parallel/model_parallel/failing_stages.h"
 #include "tests/parallel/model_parallel/pipeline_training.h"
 #include "tests/parallel/model_parallel/tensor_training.h"
+#include "tests/support/files.h"
 
 using namespace context_training;
 
@@ -63,8 +63,7 @@ Job run_job(int ranks, const std::string& test_case) {
         _exit(127);
       },
       std::chrono::seconds(60));
-  std::ifstream in(file, std::ios::binary);
-  const Job job{ended[0], {std::istreambuf_iterator<char>(in), {}}};
+  const Job job{ended[0], bytes_of(file)};
   std::filesystem::remove(file);
   std::filesystem::remove(shared);
   return job;
