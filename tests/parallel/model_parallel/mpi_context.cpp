@@ -45,7 +45,8 @@ bool trains_in_stages(const Group& group) {
 
 // Runs a test case of this program on `ranks` ranks under mpirun.
 Job run_job(int ranks, const std::string& test_case) {
-  const std::string file = fmt::format("mpi_context_{}.txt", ranks), shared = fmt::format("mpi_context_{}.store", ranks);
+  const std::string file = fmt::format("mpi_context_{}.txt", ranks),
+                    shared = fmt::format("mpi_context_{}.store", ranks);
   std::filesystem::remove(shared);
   const auto ended = run_processes(
       1,
@@ -132,8 +133,8 @@ TEST_CASE("mpi: a rank of a job that trains on sequence blocks" * doctest::skip(
 }
 
 TEST_CASE("mpi: a rank of a job with an exception in a stage" * doctest::skip(!is_in_job())) {
-  const Group group = par::init_process_group(
-      {.backend = "mpi", .init_method = "mpi://", .timeout = std::chrono::seconds(30)});
+  const Group group =
+      par::init_process_group({.backend = "mpi", .init_method = "mpi://", .timeout = std::chrono::seconds(30)});
   if (!failing_stages::check_failing_step(group, failing_stages::Place::kLoss)) return;
   std::printf("%s\n", failure_of(group->rank()).c_str());
   std::fflush(stdout);
