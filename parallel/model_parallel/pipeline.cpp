@@ -38,4 +38,7 @@ Tensor Pipeline::run_evaluation(const Batch& batch, MicroBatchLoss loss_fn) {
   return state_->training.evaluate(batch, loss_fn);
 }
 
+// The ranks of the axis have different stages, and no group has the same ones.
+std::shared_ptr<ModelState> Pipeline::model_state() { return replicated_state(module(), nullptr); }
+
 }  // namespace lockstep::parallel

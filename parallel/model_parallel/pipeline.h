@@ -82,10 +82,12 @@ class Pipeline : public TrainingStep<Pipeline> {
 
  private:
   friend class TrainingStep<Pipeline>;
+  friend class CheckpointModel;
   friend class Recorder;
   StepWatchers& watchers();
   Tensor run(const Batch& batch, MicroBatchLoss loss_fn);
   Tensor run_evaluation(const Batch& batch, MicroBatchLoss loss_fn);
+  std::shared_ptr<ModelState> model_state();
   struct State;
   std::unique_ptr<State> state_;
 };

@@ -43,6 +43,9 @@ void PipelineRunner::run_micro_batches(const StagedStep& step) const {
   LOCKSTEP_CHECK(step.plan.micro_batches == table_.micro_batches(),
                  "{}: {} micro-batches on this rank, but the schedule has {}", op_, step.plan.micro_batches,
                  table_.micro_batches());
+  LOCKSTEP_CHECK(!step_, "{}: a step was begun inside a step, by its loss function; call run.backward after it", op_);
+  LOCKSTEP_CHECK(!is_whole_,
+                 "{}: a step was begun inside gathered, where each rank has all stages; call it after gathered", op_);
   messages_.begin_step();
   PipelineStep own(*this, messages_, step);
   const Finally end([this] { step_ = nullptr; });
@@ -83,6 +86,11 @@ void PipelineRunner::share_losses(std::vector<Tensor>& losses) const {
 
 void PipelineRunner::with_all_stages(FunctionRef<void()> body) const {
   if (!group || group->size() == 1) return body();
+  LOCKSTEP_CHECK(!step_,
+                 "{}: gathered was called inside a step, in which other ranks run other stages; call it between "
+                 "steps",
+                 op_);
+  if (is_whole_) return body();
   const Finally end([this] { is_whole_ = false; });
   tensors_.with_all(*group, [&] {
     is_whole_ = true;

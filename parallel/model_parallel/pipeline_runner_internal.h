@@ -26,6 +26,7 @@ class PipelineRunner final : public StageRunner {
   void run_micro_batches(const StagedStep& step) const override;
   int chunk_of(const nn::Parameter& parameter) const override { return tensors_.chunk_of(parameter); }
   std::vector<Place> places() const override { return tensors_.places(); }
+  bool is_shared(const nn::Parameter& parameter) const override { return ties_.has(parameter); }
   void with_all_stages(FunctionRef<void()> body) const override;
 
   const nn::Module& root() const { return root_; }

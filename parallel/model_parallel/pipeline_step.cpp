@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <exception>
 
+#include "lockstep/autograd/grad_mode.h"
 #include "lockstep/base/check_internal.h"
 #include "lockstep/nn/module_runner_internal.h"
 #include "lockstep/parallel/step/micro_batch_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
+#include "lockstep/tensor/random/random_draws_internal.h"
 
 namespace lockstep::parallel {
 namespace {
@@ -147,6 +149,15 @@ Tensor PipelineStep::run_root(const std::vector<Tensor>& inputs) {
         "{}: the loss function called the module twice, but the other stages run a micro-batch once; compute "
         "both results in one forward",
         plan_.op);
+    LOCKSTEP_CHECK(
+        plan_.evaluates || autograd::grad_mode(),
+        "{}: the loss function called the module under a NoGradGuard, and the stages before would get no gradients; "
+        "remove it",
+        plan_.op);
+    LOCKSTEP_CHECK(!random::has_draw_frame(),
+                   "{}: the loss function called the module inside autograd::checkpoint, but the other stages do not "
+                   "repeat their forward; call checkpoint in modules of the chain",
+                   plan_.op);
     const auto same = [](const Tensor& a, const Tensor& b) { return a.ref() == b.ref(); };
     LOCKSTEP_CHECK(
         std::ranges::equal(inputs, std::vector<Tensor>(of_loss_->begin(), of_loss_->end() - 1), same),

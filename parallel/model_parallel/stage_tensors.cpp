@@ -12,7 +12,28 @@
 
 namespace lockstep::parallel {
 
+namespace {
+
+// An optimizer needs parameters.
+void check_has_parameters(const char* op, const Stages& stages) {
+  std::vector<std::string> modules(static_cast<std::size_t>(stages.ranks));
+  std::vector<bool> has_parameters(modules.size());
+  for (std::size_t k = 0; k < stages.chain.size(); ++k) {
+    const auto rank = static_cast<std::size_t>(stages.rank_of(stages.stage_of(k)));
+    modules[rank] += (modules[rank].empty() ? "" : ", ") + stages.chain[k].path;
+    has_parameters[rank] = has_parameters[rank] || !stages.chain[k].module->parameters().empty();
+  }
+  for (std::size_t r = 0; r < modules.size(); ++r)
+    LOCKSTEP_CHECK(has_parameters[r],
+                   "{}: rank {} has no parameters, but only {}; choose other stages with .split_before, or use fewer "
+                   "ranks",
+                   op, r, modules[r]);
+}
+
+}  // namespace
+
 StageTensors::StageTensors(const char* op, const nn::Module& module, const Stages& stages) : rank_(stages.rank) {
+  if (stages.ranks > 1) check_has_parameters(op, stages);
   for (int stage = 0; stage < stages.count(); ++stage) {
     for (std::size_t k = stages.begins[static_cast<std::size_t>(stage)];
          k < stages.begins[static_cast<std::size_t>(stage) + 1]; ++k) {
@@ -71,15 +92,47 @@ void StageTensors::leave_to_others() {
   }
 }
 
+namespace {
+
+// To notice a change of a tensor.
+struct Values {
+  Ref<Storage> storage;
+  std::uint64_t version = 0;
+
+  static Values of(const nn::TensorHandle& handle) {
+    const Ref<Storage>& storage = handle.master().impl().storage;
+    return {.storage = storage, .version = storage->version()};
+  }
+  bool operator==(const Values& other) const {
+    return storage.get() == other.storage.get() && version == other.version;
+  }
+};
+
+}  // namespace
+
 void StageTensors::with_all(ProcessGroup& group, FunctionRef<void()> body) {
   std::vector<nn::Sharding> before;
   for (const Entry& each : entries_) before.push_back(each.handle.sharding());
+  std::vector<Values> values;
   const Finally again([&] {
     for (std::size_t i = 0; i < entries_.size(); ++i) {
       entries_[i].handle.set_sharding(before[i]);
       if (!entries_[i].is_here) entries_[i].handle.set_master(Tensor());
     }
   });
+  gather(group);
+  for (const Entry& each : entries_) values.push_back(Values::of(each.handle));
+  body();
+  for (std::size_t i = 0; i < entries_.size(); ++i)
+    LOCKSTEP_CHECK(
+        !entries_[i].is_parameter || Values::of(entries_[i].handle) == values[i],
+        "{} was changed inside gathered, and other ranks may not have the change; change a model in stages by "
+        "its optimizer or by parallel::load_checkpoint",
+        entries_[i].name);
+}
+
+// Gives this rank all tensors.
+void StageTensors::gather(ProcessGroup& group) const {
   for (const Entry& each : entries_) {
     const NoGradGuard no_grad;
     const Tensor tensor = each.is_here ? each.handle.master() : raw::empty(each.shape, each.options);
@@ -87,7 +140,6 @@ void StageTensors::with_all(ProcessGroup& group, FunctionRef<void()> body) {
     each.handle.set_sharding(nn::Sharding::kNone);
     if (!each.is_here) each.handle.set_master(tensor.requires_grad_(each.requires_grad));
   }
-  body();
 }
 
 int StageTensors::chunk_of(const nn::Parameter& parameter) const {

@@ -15,12 +15,13 @@ namespace lockstep::parallel {
 
 class StageTensors {
  public:
-  // Throws InvalidArgument if modules of different ranks share a buffer.
+  // Throws InvalidArgument if modules of different ranks share a buffer, or a rank has no parameters.
   StageTensors(const char* op, const nn::Module& module, const Stages& stages);
 
   // Takes away this rank's tensors of other ranks' stages; their memory is free if nothing else refers to it.
   void leave_to_others();
-  // Calls body() while this rank has all tensors. Collective over `group`, the ranks of the stages.
+  // Calls body() while this rank has all tensors. Collective over `group`, the ranks of the stages. Throws InvalidArgument
+  // if body() has changed a parameter.
   void with_all(ProcessGroup& group, FunctionRef<void()> body);
 
   // The first chunk of this rank that uses the parameter, which this rank has.
@@ -41,6 +42,7 @@ class StageTensors {
   void add(const char* op, const std::string& name, const nn::TensorHandle& handle, bool is_parameter, int stage,
            const Stages& stages);
   void order_as(const nn::Module& module);
+  void gather(ProcessGroup& group) const;
 
   std::vector<Entry> entries_;  // parameters, then buffers, each in the order of the model
   int rank_;

@@ -33,6 +33,10 @@ StageTies::StageTies(const Stages& stages) : rank_(stages.rank), sets_({}) {
   sets_ = GradientSets(aliases_, chunks_);
 }
 
+bool StageTies::has(const nn::Parameter& parameter) const {
+  return std::ranges::find(ties_, parameter, &Tie::parameter) != ties_.end();
+}
+
 void StageTies::begin_step() {
   views_.clear();
   for (const Tie& tie : ties_) {

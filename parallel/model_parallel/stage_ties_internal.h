@@ -20,6 +20,7 @@ class StageTies {
  public:
   explicit StageTies(const Stages& stages);
 
+  bool has(const nn::Parameter& parameter) const;  // whether several modules share it
   // A step with gradients begins.
   void begin_step();
   // The parameters that chain module `link` uses in the forward of a micro-batch, on top of `view` (null: none). Null: no

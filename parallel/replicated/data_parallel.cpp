@@ -11,6 +11,7 @@
 #include "lockstep/parallel/step/micro_batch_loop_internal.h"
 #include "lockstep/parallel/step/recorder.h"
 #include "lockstep/parallel/step/shared_runner_internal.h"
+#include "lockstep/parallel/step/stage_runner_internal.h"
 #include "lockstep/parallel/step/step_watchers_internal.h"
 #include "lockstep/tensor/memory/accelerator_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
@@ -68,6 +69,10 @@ DataParallel::DataParallel(nn::Module& module, std::vector<Device> devices, cons
   LOCKSTEP_CHECK(nn::current_replica_view() == nullptr,
                  "DataParallel: cannot be constructed inside a replica of another DataParallel; construct it outside");
   require_runner_ranks("DataParallel", module, nullptr);
+  LOCKSTEP_CHECK(
+      !stage_runner(module),
+      "DataParallel: the model is in the stages of a Pipeline, which its replicas could not run; train it with "
+      "the Pipeline, or with DistributedDataParallel");
   state_ = std::make_unique<State>(module, std::move(devices), options);
   recorder_ = Recorder::from_environment(*this);
 }

@@ -36,6 +36,8 @@ class StageRunner : public SharedRunner {
   // that their stages share, all but the first one of them a copy.
   enum class Place : std::uint8_t { kHere, kCopy, kElsewhere };
   virtual std::vector<Place> places() const = 0;
+  // Whether several modules of the chain share the parameter: each of them has a gradient of its own.
+  virtual bool is_shared(const nn::Parameter& parameter) const = 0;
   // Calls body() while the module has the parameters and buffers of all stages. Collective.
   virtual void with_all_stages(FunctionRef<void()> body) const = 0;
 };
