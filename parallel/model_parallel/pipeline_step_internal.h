@@ -28,12 +28,16 @@ class PipelineStep {
     Tensor output = {};          // in the last stage the loss
     Tensor gradient = {};        // of the output; undefined: none
     Tensor input_gradient = {};  // after the backward; undefined: none
+    // With sequence parallelism this rank's positions, dimension -2 of the input and of the output; 0: all.
+    std::int64_t positions = 0;
   };
 
   bool is_left_out(const ScheduleAction& action) const;
+  void skip(const ScheduleAction& action);
   void run(const ScheduleAction& action);
   void forward(int stage, int m);
   Tensor loss(int m);
+  Tensor run_chain(const std::vector<Tensor>& inputs);
   void backward(int stage, int m);
   void put_input(int stage, int m, StageMessages::Message message);
   void put_gradient(int stage, int m, const Tensor& gradient) { live_[{stage, m}].gradient = gradient; }

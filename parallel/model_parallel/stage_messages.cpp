@@ -14,7 +14,7 @@ namespace {
 
 // What is sent before a tensor, in one message of a fixed size.
 struct Header {
-  std::int64_t step, channel, micro_batch, is_defined, requires_grad, dtype, dims;
+  std::int64_t step, channel, micro_batch, is_defined, requires_grad, positions, dtype, dims;
   std::array<std::int64_t, kMaxDims> sizes, strides;
 };
 constexpr int kTag = 0x7e57a6e;  // of these messages alone: others on the group are an error
@@ -71,6 +71,7 @@ void StageMessages::send(const ScheduleAction& action, const Message& message) {
                 .micro_batch = action.micro_batch,
                 .is_defined = message.tensor.defined() ? 1 : 0,
                 .requires_grad = message.requires_grad ? 1 : 0,
+                .positions = message.positions,
                 .dtype = 0,
                 .dims = 0,
                 .sizes = {},
@@ -106,7 +107,7 @@ void StageMessages::take_next(int rank, const ScheduleAction& action, Device dev
   group_->recv(numbers, rank, kTag, {.name = name})->wait();
   Header header;
   std::ranges::copy(std::as_bytes(numbers.span<std::int64_t>()), reinterpret_cast<std::byte*>(&header));
-  Message message{.tensor = {}, .requires_grad = header.requires_grad != 0};
+  Message message{.tensor = {}, .requires_grad = header.requires_grad != 0, .positions = header.positions};
   if (header.is_defined != 0) {
     message.tensor = strided(header, device);
     const Tensor target = compact(message.tensor);

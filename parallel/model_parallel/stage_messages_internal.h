@@ -22,6 +22,8 @@ class StageMessages {
   struct Message {
     Tensor tensor = {};          // undefined: there is none, for example no gradient
     bool requires_grad = false;  // of the tensor that was sent
+    // With sequence parallelism: the positions that this rank has of the sequence; 0: all.
+    std::int64_t positions = 0;
   };
 
   StageMessages(std::shared_ptr<ProcessGroup> group, int stages)
@@ -31,8 +33,6 @@ class StageMessages {
   void begin_step();
   // `action` is one of the send kinds. Waits while kMessagesUnderWay earlier ones to the same stage are not received.
   void send(const ScheduleAction& action, const Message& message);
-  // `action` is one of the receive kinds. The tensor is on `device`, with the strides of the one that was sent if that had
-  // no gaps, and a leaf.
   // `action` is one of the receive kinds. The tensor is on `device`, a leaf, and has the strides of the one that was sent:
   // the bits of a product may depend on them.
   Message receive(const ScheduleAction& action, Device device);

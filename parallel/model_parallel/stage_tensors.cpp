@@ -80,7 +80,8 @@ void StageTensors::with_all(ProcessGroup& group, FunctionRef<void()> body) {
   for (const Entry& each : entries_) {
     const NoGradGuard no_grad;
     const bool is_own = each.rank == rank_;
-    const Tensor tensor = is_own ? each.handle.master() : raw::empty(each.shape, each.options);
+    // A copy, because a broadcast counts as a change of a tensor, also on the rank that sends it.
+    const Tensor tensor = is_own ? raw::clone(each.handle.master()) : raw::empty(each.shape, each.options);
     group.broadcast(tensor, each.rank, {.phase = Phase::kParameters, .name = each.name})->wait();
     each.handle.set_sharding(nn::Sharding::kNone);
     if (!is_own) each.handle.set_master(tensor.requires_grad_(each.requires_grad));

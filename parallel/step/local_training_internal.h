@@ -28,6 +28,9 @@ class LocalTraining {
   const TrafficStats& traffic() { return traffic_.with(module_, nullptr); }
   nn::Module& module() const { return module_; }
   StepWatchers& watchers() { return watchers_; }
+  // If ranks have parts of the model, a request reaches all of them in the next step.
+  void request_stop();
+  bool is_stopped() const { return is_stopped_; }
   void end_failed_step(const std::exception& error) { failures_.tell(runner_groups(module_), mode_, error); }
 
  private:
@@ -44,6 +47,7 @@ class LocalTraining {
   StepFailures failures_;
   RunnerTraffic traffic_;
   bool has_checked_gradients_ = false;
+  bool wants_stop_ = false, is_stopped_ = false;
 };
 
 }  // namespace lockstep::parallel
