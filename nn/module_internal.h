@@ -43,6 +43,7 @@ struct ListedTensor {
   std::string name;                       // "up.weight", or "up.weight[2/4]" for a slice
   Tensor tensor;                          // detached; shares storage with the module's
   const ParameterSlice* slice = nullptr;  // null: a whole tensor
+  const TensorSlot* id = nullptr;         // of the parameter or buffer
 
   std::string whole_name() const;  // "up.weight", that of the tensor before tensor parallelism has cut it
 };

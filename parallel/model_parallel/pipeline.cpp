@@ -28,6 +28,7 @@ const ScheduleTable& Pipeline::schedule() const { return state_->stages->table()
 PipelinePlan Pipeline::plan() const { return plan_of(*state_->stages); }
 TrainingPlan Pipeline::training_plan() const { return state_->training.plan(); }
 const TrafficStats& Pipeline::traffic() { return state_->training.traffic(); }
+NoSync Pipeline::no_sync() { return state_->training.no_sync(); }
 void Pipeline::request_stop() { state_->training.request_stop(); }
 bool Pipeline::stop_requested() const { return state_->training.is_stopped(); }
 StepWatchers& Pipeline::watchers() { return state_->training.watchers(); }
@@ -36,5 +37,8 @@ Tensor Pipeline::run(const Batch& batch, MicroBatchLoss loss_fn) { return state_
 Tensor Pipeline::run_evaluation(const Batch& batch, MicroBatchLoss loss_fn) {
   return state_->training.evaluate(batch, loss_fn);
 }
+
+// The ranks of the axis have different stages, and no group has the same ones.
+std::shared_ptr<ModelState> Pipeline::model_state() { return replicated_state(module(), nullptr); }
 
 }  // namespace lockstep::parallel

@@ -11,7 +11,8 @@
 /// the result of the chain; it must call the module once, with the x that it gets. All ranks get the mean loss.
 ///
 /// The number of micro-batches determines the bits; ranks, stages and schedule do not: parameters, buffers and losses
-/// equal those of GradientAccumulation with as many micro-batches.
+/// equal those of GradientAccumulation with as many micro-batches. If modules of the chain share a parameter, each has its
+/// own gradient sum, and these are added from the last module to the first; then they equal those of a Pipeline of one rank.
 #pragma once
 
 #include <memory>
@@ -34,7 +35,7 @@ struct PipelineOptions {
   /// Paths of the chain's modules with which stages begin, but the first stage; empty: stages have equal numbers of
   /// modules, larger ones first.
   std::vector<std::string> split_before = {};
-  Schedule schedule = Schedule::k1F1B;  ///< kZeroBubble is not supported yet
+  Schedule schedule = Schedule::k1F1B;  ///< kZeroBubble is not for models that recompute (autograd::checkpoint)
   int micro_batches_per_rank = 1;       ///< in a step: all ranks run all of them
   int chunks_per_rank = 1;              ///< number of stages on each rank (kInterleaved)
   /// A table of your own, in the place of `schedule` and `chunks_per_rank`.
@@ -57,7 +58,7 @@ class Pipeline : public TrainingStep<Pipeline> {
   /// Compares the models and options of all ranks of `axis`, then frees the parameters of other ranks' stages; deferred
   /// parameters (nn/deferred.h) get storage on their stage's rank only. The model stays in stages for good. `module` must
   /// outlive this object. Collective along the axis. Throws InvalidArgument for a chain that leaves out parameters, names
-  /// a module twice, or has fewer modules than there are stages; if stages of different ranks share a parameter; and for
+  /// a module twice, or has fewer modules than there are stages; if stages of different ranks share a buffer; and for
   /// numbers that the schedule cannot have. Throws CommError if ranks differ.
   Pipeline(nn::Module& module, const DeviceMesh& axis, const PipelineOptions& options = {});
   ~Pipeline();
@@ -72,17 +73,21 @@ class Pipeline : public TrainingStep<Pipeline> {
   PipelinePlan plan() const;              ///< stages, waiting time, activations
   TrainingPlan training_plan() const;     ///< memory of this rank's stages
   const TrafficStats& traffic();          ///< of this rank
-  void request_stop();                    ///< reaches all ranks in the next step or evaluation
-  bool stop_requested() const;            ///< true if any rank had requested a stop in the last step
+  /// Steps while the guard exists count as part of the next one in traffic(); gradients accumulate as ever.
+  [[nodiscard]] NoSync no_sync();
+  void request_stop();          ///< reaches all ranks in the next step or evaluation
+  bool stop_requested() const;  ///< true if any rank had requested a stop in the last step
 
   // backward, evaluate, parameters, named_parameters (of this rank's stages), gathered: see step.h.
 
  private:
   friend class TrainingStep<Pipeline>;
+  friend class CheckpointModel;
   friend class Recorder;
   StepWatchers& watchers();
   Tensor run(const Batch& batch, MicroBatchLoss loss_fn);
   Tensor run_evaluation(const Batch& batch, MicroBatchLoss loss_fn);
+  std::shared_ptr<ModelState> model_state();
   struct State;
   std::unique_ptr<State> state_;
 };

@@ -6,6 +6,7 @@
 
 #include "lockstep/parallel/model_parallel/stage_messages_internal.h"
 #include "lockstep/parallel/model_parallel/stage_tensors_internal.h"
+#include "lockstep/parallel/model_parallel/stage_ties_internal.h"
 #include "lockstep/parallel/schedule/schedule.h"
 #include "lockstep/parallel/step/stage_runner_internal.h"
 
@@ -25,13 +26,15 @@ class PipelineRunner final : public StageRunner {
   void run_micro_batches(const StagedStep& step) const override;
   int chunks() const override { return stages_.count() / stages_.ranks; }
   int chunk_of(const nn::Parameter& parameter) const override { return tensors_.chunk_of(parameter); }
-  std::vector<bool> own_parameters() const override { return tensors_.own_parameters(); }
+  std::vector<Place> places() const override { return tensors_.places(); }
+  bool is_shared(const nn::Parameter& parameter) const override { return ties_.has(parameter); }
   void with_all_stages(FunctionRef<void()> body) const override;
 
   const nn::Module& root() const { return root_; }
   const Stages& stages() const { return stages_; }
   const ScheduleTable& table() const { return table_; }
   const std::vector<ScheduleAction>& rows() const { return rows_; }  // of this rank, with messages
+  StageTies& ties() const { return ties_; }
 
   std::int64_t sent_bytes() const { return messages_.sent_bytes(); }  // in the last step
 
@@ -44,6 +47,7 @@ class PipelineRunner final : public StageRunner {
   ScheduleTable table_;
   std::vector<ScheduleAction> rows_;
   mutable StageTensors tensors_;
+  mutable StageTies ties_;
   mutable StageMessages messages_;
   mutable PipelineStep* step_ = nullptr;  // in progress
   mutable bool is_whole_ = false;         // inside with_all_stages

@@ -30,10 +30,6 @@ ScheduleTable table_of(const char* op, const PipelineOptions& options, int ranks
   return table;
 }
 
-bool is_half_backward(ActionKind kind) {
-  return kind == ActionKind::kBackwardInput || kind == ActionKind::kBackwardWeight;
-}
-
 // Where each stage begins in the chain.
 std::vector<std::size_t> cut(const char* op, const std::vector<ChainModule>& chain,
                              const std::vector<std::string>& split_before, int stages) {
@@ -108,6 +104,7 @@ std::shared_ptr<const PipelineRunner> cut_into_stages(const char* op, nn::Module
   LOCKSTEP_CHECK(axis.defined() && axis.axes().size() == 1,
                  "{}: expected a mesh of one axis, for example mesh[\"pp\"]; the mesh is {}", op,
                  axis.defined() ? axis.to_string() : "undefined");
+  LOCKSTEP_CHECK(!stage_runner(module), "{}: the model is in stages already", op);
   const auto [table, stages] = plan_stages(op, module, axis.size(), axis.rank(), options);
   if (axis.group()) check_ranks(op, module, *axis.group(), stages, table, options);
   auto runner = std::make_shared<const PipelineRunner>(op, module, axis.group(), whole_group(axis), stages, table);

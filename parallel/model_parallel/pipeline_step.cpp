@@ -1,11 +1,15 @@
 #include "lockstep/parallel/model_parallel/pipeline_step_internal.h"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
+#include "lockstep/autograd/grad_mode.h"
 #include "lockstep/base/check_internal.h"
 #include "lockstep/nn/module_runner_internal.h"
 #include "lockstep/parallel/step/micro_batch_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
+#include "lockstep/tensor/random/random_draws_internal.h"
 #include "lockstep/tensor/random/slice_context_internal.h"
 
 namespace lockstep::parallel {
@@ -29,7 +33,8 @@ bool PipelineStep::is_left_out(const ScheduleAction& action) const {
 void PipelineStep::skip(const ScheduleAction& action) {
   const int m = action.micro_batch, chunk = stages_.chunk_of(action.stage);
   if (action.kind == ActionKind::kForward) step_.in_turn.skip_forward(m, chunk);
-  if (action.kind == (plan_.evaluates ? ActionKind::kForward : ActionKind::kBackward))
+  const bool is_backward = action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardWeight;
+  if (plan_.evaluates ? action.kind == ActionKind::kForward : is_backward)
     step_.in_turn.skip_backward(m, chunk, plan_.evaluates);
 }
 
@@ -38,16 +43,33 @@ void PipelineStep::run() {
   step_.losses.assign(static_cast<std::size_t>(plan_.running()), Tensor());
   const std::vector<ScheduleAction>& rows = pipeline_.rows();
   for (std::size_t row = 0; row < rows.size(); ++row) {
+    const auto& [kind, stage, m] = rows[row];
     if (is_left_out(rows[row])) continue;
-    try {
-      rows[row].micro_batch < plan_.running() ? run(rows[row]) : skip(rows[row]);
-    } catch (Error& error) {
-      error.add_context(fmt::format("micro-batch {} in stage {} (rank {}, row {} of the schedule: {})",
-                                    rows[row].micro_batch, rows[row].stage, stages_.rank, row, rows[row].to_string()));
-      throw;
-    }
+    run_at(fmt::format("micro-batch {} in stage {} (rank {}, row {} of the schedule: {})", m, stage, stages_.rank, row,
+                       rows[row].to_string()),
+           [&] { rows[row].micro_batch < plan_.running() ? run(rows[row]) : skip(rows[row]); });
   }
-  messages_.end_step();
+  run_at(fmt::format("the end of the schedule (rank {})", stages_.rank), [&] { messages_.end_step(); });
+}
+
+// Calls body(). If it throws, the group fails on all ranks: other stages wait for this one in the middle of the step.
+void PipelineStep::run_at(const std::string& place, FunctionRef<void()> body) {
+  const auto fail = [&](const std::string& why) {
+    if (pipeline_.group) pipeline_.group->fail(fmt::format("{}: {}", plan_.op, why));
+  };
+  try {
+    body();
+  } catch (Error& error) {
+    error.add_context(place);
+    fail(error.what());
+    throw;
+  } catch (const std::exception& error) {
+    fail(fmt::format("{}: {}", place, error.what()));
+    throw;
+  } catch (...) {
+    fail(place + ": an exception that is not a std::exception");
+    throw;
+  }
 }
 
 void PipelineStep::run(const ScheduleAction& action) {
@@ -68,8 +90,12 @@ void PipelineStep::run(const ScheduleAction& action) {
       return backward(stage, m);
     case ActionKind::kSendBackward:
       messages_.send(action, {.tensor = live.input_gradient});
-      live_.erase({stage, m});
-      return;
+      live.is_sent = true;
+      return end_if_complete(stage, m);
+    case ActionKind::kBackwardInput:
+      return backward_input(stage, m);
+    case ActionKind::kBackwardWeight:
+      return backward_weight(stage, m);
     default:
       return;
   }
@@ -136,6 +162,15 @@ Tensor PipelineStep::run_root(const std::vector<Tensor>& inputs) {
         "{}: the loss function called the module twice, but the other stages run a micro-batch once; compute "
         "both results in one forward",
         plan_.op);
+    LOCKSTEP_CHECK(
+        plan_.evaluates || autograd::grad_mode(),
+        "{}: the loss function called the module under a NoGradGuard, and the stages before would get no gradients; "
+        "remove it",
+        plan_.op);
+    LOCKSTEP_CHECK(!random::has_draw_frame(),
+                   "{}: the loss function called the module inside autograd::checkpoint, but the other stages do not "
+                   "repeat their forward; call checkpoint in modules of the chain",
+                   plan_.op);
     const auto same = [](const Tensor& a, const Tensor& b) { return a.ref() == b.ref(); };
     LOCKSTEP_CHECK(
         std::ranges::equal(inputs, std::vector<Tensor>(of_loss_->begin(), of_loss_->end() - 1), same),
@@ -160,6 +195,9 @@ Tensor PipelineStep::run_chain(const std::vector<Tensor>& inputs) {
   Tensor y = live.input;
   for (std::size_t k = stages_.begins[s]; k < stages_.begins[s + 1]; ++k) {
     const nn::Module& link = *stages_.chain[k].module;
+    const nn::ReplicaView* const view =
+        plan_.evaluates ? nullptr : pipeline_.ties().enter(k, nn::current_replica_view());
+    const nn::ReplicaViewGuard shared(view ? view : nn::current_replica_view());
     y = k > 0 || inputs.size() == 1 ? link(k > 0 ? y : inputs[0]) : link(inputs);
   }
   if (!around || stages_.is_last(now_.first)) return y;
@@ -171,17 +209,59 @@ Tensor PipelineStep::run_chain(const std::vector<Tensor>& inputs) {
   return y;
 }
 
+void PipelineStep::run_backward(int stage, int m, FunctionRef<void()> body) {
+  const int chunk = stages_.chunk_of(stage);
+  step_.in_turn.backward(m, chunk, [&] {
+    pipeline_.ties().begin(m, plan_.running(), chunk);
+    body();
+    pipeline_.ties().end(m, plan_.running(), chunk);
+  });
+  live_[{stage, m}].is_done = true;
+}
+
 void PipelineStep::backward(int stage, int m) {
   Live& live = live_[{stage, m}];
-  step_.in_turn.backward(m, stages_.chunk_of(stage), [&] {
+  run_backward(stage, m, [&] {
     if (stages_.is_last(stage))
       weighted_backward(live.output, weight(m));
     else if (live.output.requires_grad() && live.gradient.defined())
       live.output.backward(live.gradient);
   });
+  pass_gradient(stage, m);
+}
+
+void PipelineStep::backward_input(int stage, int m) {
+  Live& live = live_[{stage, m}];
+  if (stages_.is_last(stage) && weight(m) != 1)
+    live.gradient = raw::full(live.output.shape(), static_cast<double>(weight(m)), live.output.options());
+  if (live.output.requires_grad() && (stages_.is_last(stage) || live.gradient.defined()))
+    live.input_gradient = live.split
+                              .emplace(live.output, live.gradient,
+                                       live.input.defined() && live.input.requires_grad() ? live.input : Tensor())
+                              .take_input_gradient();
+  pass_gradient(stage, m);
+}
+
+void PipelineStep::backward_weight(int stage, int m) {
+  Live& live = live_[{stage, m}];
+  run_backward(stage, m, [&] {
+    if (live.split) live.split->run();
+  });
+  live.split.reset();
+  end_if_complete(stage, m);
+}
+
+// The gradient of the input is there: what is left of the micro-batch is its message, and W.
+void PipelineStep::pass_gradient(int stage, int m) {
+  Live& live = live_[{stage, m}];
   live.input = live.output = live.gradient = Tensor();
   if (stage > 0 && stages_.ranks == 1) put_gradient(stage - 1, m, live.input_gradient);
-  if (stage == 0 || stages_.ranks == 1) live_.erase({stage, m});
+  end_if_complete(stage, m);
+}
+
+void PipelineStep::end_if_complete(int stage, int m) {
+  const Live& live = live_[{stage, m}];
+  if (live.is_done && (live.is_sent || stage == 0 || stages_.ranks == 1)) live_.erase({stage, m});
 }
 
 }  // namespace lockstep::parallel

@@ -3,9 +3,12 @@
 
 #include <map>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "lockstep/autograd/split_backward_internal.h"
+#include "lockstep/base/callback.h"
 #include "lockstep/parallel/model_parallel/pipeline_runner_internal.h"
 #include "lockstep/parallel/step/micro_batch_loop_internal.h"
 #include "lockstep/tensor/autocast.h"
@@ -30,15 +33,23 @@ class PipelineStep {
     Tensor input_gradient = {};  // after the backward; undefined: none
     // With sequence parallelism this rank's positions, dimension -2 of the input and of the output; 0: all.
     std::int64_t positions = 0;
+    std::optional<autograd::SplitBackward> split = std::nullopt;  // between I and W
+    bool is_sent = false, is_done = false;                        // the input's gradient; B or W
   };
 
   bool is_left_out(const ScheduleAction& action) const;
   void skip(const ScheduleAction& action);
+  void run_at(const std::string& place, FunctionRef<void()> body);
   void run(const ScheduleAction& action);
   void forward(int stage, int m);
   Tensor loss(int m);
   Tensor run_chain(const std::vector<Tensor>& inputs);
   void backward(int stage, int m);
+  void backward_input(int stage, int m);
+  void backward_weight(int stage, int m);
+  void run_backward(int stage, int m, FunctionRef<void()> body);
+  void pass_gradient(int stage, int m);
+  void end_if_complete(int stage, int m);
   void put_input(int stage, int m, StageMessages::Message message);
   void put_gradient(int stage, int m, const Tensor& gradient) { live_[{stage, m}].gradient = gradient; }
   Batch rows(int m) const;

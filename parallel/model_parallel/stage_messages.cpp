@@ -1,26 +1,19 @@
 #include "lockstep/parallel/model_parallel/stage_messages_internal.h"
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <numeric>
 #include <span>
-#include <string>
 #include <utility>
 
-#include "lockstep/base/check_internal.h"
+#include "lockstep/parallel/step/micro_batch_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::parallel {
 namespace {
 
-// What is sent before a tensor, in one message of a fixed size.
-struct Header {
-  std::int64_t step, channel, micro_batch, is_defined, requires_grad, positions, dtype, dims;
-  std::array<std::int64_t, kMaxDims> sizes, strides;
-};
 constexpr int kTag = 0x7e57a6e;  // of these messages alone: others on the group are an error
-constexpr std::int64_t kNumbers = sizeof(Header) / sizeof(std::int64_t);
-
-Tensor numbers_of(const Header& header) { return raw::from_bytes(&header, {kNumbers}, kInt64); }
 
 // The elements of a tensor that are sent: in the order of memory, without the repetitions of an expanded one.
 Tensor compact(const Tensor& strided) {
@@ -34,95 +27,114 @@ Tensor compact(const Tensor& strided) {
   return raw::permute(once, Shape(order));
 }
 
-// A new tensor with these sizes and strides, on `device`.
-Tensor strided(const Header& header, Device device) {
-  const Shape sizes(std::vector<std::int64_t>(header.sizes.begin(), header.sizes.begin() + header.dims));
-  const Strides strides(std::vector<std::int64_t>(header.strides.begin(), header.strides.begin() + header.dims));
+// A new tensor with these sizes and strides, which have no gaps.
+Tensor strided(const Shape& sizes, const Strides& strides, const TensorOptions& options) {
   std::int64_t extent = sizes.numel() > 0 ? 1 : 0;
   for (std::int64_t d = 0; d < sizes.dim() && extent > 0; ++d) extent += (sizes[d] - 1) * strides[d];
-  const Tensor memory = raw::empty({extent}, {.dtype = static_cast<DType>(header.dtype), .device = device});
-  return raw::as_strided(memory, sizes, strides, 0);
-}
-
-Phase phase_of(const StageChannel& channel) {
-  return channel.is_backward ? Phase::kActivationGradients : Phase::kActivations;
+  return raw::as_strided(raw::empty({extent}, options), sizes, strides, 0);
 }
 
 }  // namespace
 
-void StageMessages::begin_step() {
-  ++step_;
-  sent_bytes_ = 0;
-  for (auto& works : sends_) works.clear();
-  kept_.clear();
+// A message of a fixed size: it comes before a tensor, or acknowledges that a tensor has been taken from an outbox.
+struct StageMessages::Header {
+  std::int64_t channel = 0, micro_batch = 0, is_acknowledgement = 0, is_in_outbox = 0, requires_grad = 0, positions = 0;
+  std::int64_t is_defined = 0, dtype = 0, dims = 0;  // of the tensor
+  std::array<std::int64_t, kMaxDims> sizes = {}, strides = {};
+
+  static constexpr std::int64_t kNumbers = 9 + 2 * kMaxDims;
+  static Header of(const StageChannel& channel, int micro_batch, const Message& message);
+  Tensor tensor(Device device) const {  // without values
+    return strided(Shape(std::vector<std::int64_t>(sizes.begin(), sizes.begin() + dims)),
+                   Strides(std::vector<std::int64_t>(strides.begin(), strides.begin() + dims)),
+                   {.dtype = static_cast<DType>(dtype), .device = device});
+  }
+};
+
+StageMessages::Header StageMessages::Header::of(const StageChannel& channel, int micro_batch, const Message& message) {
+  Header header = {.channel = static_cast<std::int64_t>(channel.index()), .micro_batch = micro_batch};
+  header.requires_grad = message.requires_grad ? 1 : 0;
+  header.positions = message.positions;
+  if (!message.tensor.defined()) return header;
+  header.is_defined = 1;
+  header.dtype = static_cast<std::int64_t>(message.tensor.dtype());
+  header.dims = message.tensor.dim();
+  std::ranges::copy(message.tensor.shape(), header.sizes.begin());
+  std::ranges::copy(message.tensor.strides(), header.strides.begin());
+  return header;
+}
+
+StageMessages::StageMessages(std::shared_ptr<ProcessGroup> group, int stages)
+    : group_(std::move(group)), outboxes_(group_, stages), sends_(2 * static_cast<std::size_t>(stages)) {}
+
+std::shared_ptr<Work> StageMessages::send_header(const Header& header, int to, const std::string& name) {
+  return group_->send(raw::from_bytes(&header, {Header::kNumbers}, kInt64), to, kTag, {.name = name});
 }
 
 void StageMessages::send(const ScheduleAction& action, const Message& message) {
   const StageChannel channel = StageChannel::of(action);
   const int to = channel.receiver % group_->size();
   const std::string name = action.to_string();
+  wait_for_slot(channel, name);
+  Header header = Header::of(channel, action.micro_batch, message);
+  const Tensor payload = message.tensor.defined() ? compact(message.tensor.detach()) : Tensor();
+  const bool has_payload = payload.defined() && payload.numel() > 0;
+  if (has_payload) sent_bytes_ += bytes_of(payload);
+  header.is_in_outbox = has_payload && outboxes_.can_hold(payload) ? 1 : 0;
+  if (header.is_in_outbox) outboxes_.put(channel, payload, name);
+  std::shared_ptr<Work> work = send_header(header, to, name);
+  if (header.is_in_outbox) return;
+  if (has_payload) work = group_->send(payload, to, kTag, {.phase = phase_of(channel), .name = name});
+  sends_[channel.index()].push_back(std::move(work));
+}
+
+// Messages that arrive meanwhile are received, so that two ranks may wait for each other's acknowledgements.
+void StageMessages::wait_for_slot(const StageChannel& channel, const std::string& name) {
   auto& works = sends_[channel.index()];
   while (works.size() >= kMessagesUnderWay) {
     works.front()->wait();
     works.pop_front();
   }
-  Header header{.step = step_,
-                .channel = static_cast<std::int64_t>(channel.index()),
-                .micro_batch = action.micro_batch,
-                .is_defined = message.tensor.defined() ? 1 : 0,
-                .requires_grad = message.requires_grad ? 1 : 0,
-                .positions = message.positions,
-                .dtype = 0,
-                .dims = 0,
-                .sizes = {},
-                .strides = {}};
-  Tensor payload;
-  if (message.tensor.defined()) {
-    const Tensor tensor = message.tensor.detach();
-    payload = compact(tensor);
-    header.dtype = static_cast<std::int64_t>(tensor.dtype());
-    header.dims = tensor.dim();
-    std::ranges::copy(tensor.shape(), header.sizes.begin());
-    for (std::int64_t d = 0; d < tensor.dim(); ++d) header.strides[static_cast<std::size_t>(d)] = tensor.strides()[d];
-  }
-  works.push_back(group_->send(numbers_of(header), to, kTag, {.name = name}));
-  if (!payload.defined() || payload.numel() == 0) return;
-  sent_bytes_ += payload.numel() * static_cast<std::int64_t>(item_size(payload.dtype()));
-  works.back() = group_->send(payload, to, kTag, {.phase = phase_of(channel), .name = name});
+  while (outboxes_.is_full(channel)) take_next(channel.receiver % group_->size(), name, Device());
 }
 
 StageMessages::Message StageMessages::receive(const ScheduleAction& action, Device device) {
   const StageChannel channel = StageChannel::of(action);
   const Key key(channel.index(), action.micro_batch);
-  while (!kept_.contains(key)) take_next(channel.sender() % group_->size(), action, device);
+  while (!kept_.contains(key)) take_next(channel.sender() % group_->size(), action.to_string(), device);
   Message message = std::move(kept_.at(key));
   kept_.erase(key);
   return message;
 }
 
-// Receives the next message of a rank, which `action` waits for.
-void StageMessages::take_next(int rank, const ScheduleAction& action, Device device) {
-  const std::string name = action.to_string();
-  const Tensor numbers = raw::empty({kNumbers}, {.dtype = kInt64});
+// Receives the next message of a rank, which the action of this name waits for.
+void StageMessages::take_next(int rank, const std::string& name, Device device) {
+  const Tensor numbers = raw::empty({Header::kNumbers}, {.dtype = kInt64});
   group_->recv(numbers, rank, kTag, {.name = name})->wait();
   Header header;
   std::ranges::copy(std::as_bytes(numbers.span<std::int64_t>()), reinterpret_cast<std::byte*>(&header));
+  const auto channel = StageChannel::at(static_cast<std::size_t>(header.channel));
+  if (header.is_acknowledgement) return outboxes_.free_oldest(channel);
   Message message{.tensor = {}, .requires_grad = header.requires_grad != 0, .positions = header.positions};
-  if (header.is_defined != 0) {
-    message.tensor = strided(header, device);
+  if (header.is_defined) {
+    message.tensor = header.tensor(device);
     const Tensor target = compact(message.tensor);
-    const Phase phase = header.channel % 2 == 1 ? Phase::kActivationGradients : Phase::kActivations;
-    if (target.numel() > 0) group_->recv(target, rank, kTag, {.phase = phase, .name = name})->wait();
+    if (header.is_in_outbox) {
+      outboxes_.take(channel, target);
+      send_header({.channel = header.channel, .is_acknowledgement = 1}, rank, name);
+    } else if (target.numel() > 0) {
+      group_->recv(target, rank, kTag, {.phase = phase_of(channel), .name = name})->wait();
+    }
   }
-  if (header.step == step_)
-    kept_.emplace(Key(static_cast<std::size_t>(header.channel), static_cast<int>(header.micro_batch)),
-                  std::move(message));
+  kept_.emplace(Key(channel.index(), static_cast<int>(header.micro_batch)), std::move(message));
 }
 
 void StageMessages::end_step() {
-  for (auto& works : sends_) {
-    for (const auto& work : works) work->wait();
-    works.clear();
+  for (std::size_t c = 0; c < sends_.size(); ++c) {
+    for (const auto& work : sends_[c]) work->wait();
+    sends_[c].clear();
+    const auto channel = StageChannel::at(c);
+    while (!outboxes_.is_free(channel)) take_next(channel.receiver % group_->size(), "the end of a step", Device());
   }
 }
 

@@ -2,21 +2,24 @@
 // installed.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
-#include <tuple>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/parallel/comm/process_group.h"
+#include "lockstep/parallel/model_parallel/stage_outboxes_internal.h"
 #include "lockstep/parallel/schedule/schedule_internal.h"
 
 namespace lockstep::parallel {
 
 // Each message carries the shape of its tensor, so that batches may differ from step to step. Messages of two ranks
-// arrive in the order of sending; one that is not wanted yet is kept.
+// arrive in the order of sending; one that is not wanted yet is kept. A tensor that fits is sent through an outbox:
+// without one, a message of shm or local moves only while its sender waits. After an exception in a step the group must
+// not be used again, since messages of that step may be on their way.
 class StageMessages {
  public:
   struct Message {
@@ -26,11 +29,9 @@ class StageMessages {
     std::int64_t positions = 0;
   };
 
-  StageMessages(std::shared_ptr<ProcessGroup> group, int stages)
-      : group_(std::move(group)), sends_(2 * static_cast<std::size_t>(stages)) {}
+  StageMessages(std::shared_ptr<ProcessGroup> group, int stages);
 
-  // A step begins: messages of one that failed are dropped when they arrive.
-  void begin_step();
+  void begin_step() { sent_bytes_ = 0; }
   // `action` is one of the send kinds. Waits while kMessagesUnderWay earlier ones to the same stage are not received.
   void send(const ScheduleAction& action, const Message& message);
   // `action` is one of the receive kinds. The tensor is on `device`, a leaf, and has the strides of the one that was sent:
@@ -40,14 +41,22 @@ class StageMessages {
   void end_step();
   std::int64_t sent_bytes() const { return sent_bytes_; }  // of tensors, in the last step
 
+  // For all ranks after a step: the largest of wanted_bytes() is the size of the outboxes from then on.
+  std::int64_t wanted_bytes() const { return outboxes_.wanted_bytes(); }
+  void grow_outboxes(std::int64_t bytes) { outboxes_.grow(bytes); }
+
  private:
   using Key = std::pair<std::size_t, int>;  // channel, micro-batch
-  void take_next(int rank, const ScheduleAction& action, Device device);
+  struct Header;
+  std::shared_ptr<Work> send_header(const Header& header, int to, const std::string& name);
+  void wait_for_slot(const StageChannel& channel, const std::string& name);
+  void take_next(int rank, const std::string& name, Device device);
 
   std::shared_ptr<ProcessGroup> group_;
-  std::vector<std::deque<std::shared_ptr<Work>>> sends_;  // by channel
+  StageOutboxes outboxes_;
+  std::vector<std::deque<std::shared_ptr<Work>>> sends_;  // by channel: of tensors without an outbox
   std::map<Key, Message> kept_;
-  std::int64_t step_ = 0, sent_bytes_ = 0;
+  std::int64_t sent_bytes_ = 0;
 };
 
 }  // namespace lockstep::parallel

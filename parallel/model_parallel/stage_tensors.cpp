@@ -12,7 +12,28 @@
 
 namespace lockstep::parallel {
 
+namespace {
+
+// An optimizer needs parameters.
+void check_has_parameters(const char* op, const Stages& stages) {
+  std::vector<std::string> modules(static_cast<std::size_t>(stages.ranks));
+  std::vector<bool> has_parameters(modules.size());
+  for (std::size_t k = 0; k < stages.chain.size(); ++k) {
+    const auto rank = static_cast<std::size_t>(stages.rank_of(stages.stage_of(k)));
+    modules[rank] += (modules[rank].empty() ? "" : ", ") + stages.chain[k].path;
+    has_parameters[rank] = has_parameters[rank] || !stages.chain[k].module->parameters().empty();
+  }
+  for (std::size_t r = 0; r < modules.size(); ++r)
+    LOCKSTEP_CHECK(has_parameters[r],
+                   "{}: rank {} has no parameters, but only {}; choose other stages with .split_before, or use fewer "
+                   "ranks",
+                   op, r, modules[r]);
+}
+
+}  // namespace
+
 StageTensors::StageTensors(const char* op, const nn::Module& module, const Stages& stages) : rank_(stages.rank) {
+  if (stages.ranks > 1) check_has_parameters(op, stages);
   for (int stage = 0; stage < stages.count(); ++stage) {
     for (std::size_t k = stages.begins[static_cast<std::size_t>(stage)];
          k < stages.begins[static_cast<std::size_t>(stage) + 1]; ++k) {
@@ -27,12 +48,14 @@ StageTensors::StageTensors(const char* op, const nn::Module& module, const Stage
 
 void StageTensors::add(const char* op, const std::string& name, const nn::TensorHandle& handle, bool is_parameter,
                        int stage, const Stages& stages) {
+  const int rank = stages.rank_of(stage), chunk = stages.chunk_of(stage);
   const auto known = std::ranges::find(entries_, handle.id(), [](const Entry& each) { return each.handle.id(); });
   if (known != entries_.end()) {
-    LOCKSTEP_CHECK(known->rank == stages.rank_of(stage),
-                   "{}: {} is {}, but they are in stages of the ranks {} and {}; parameters that stages share are not "
-                   "supported yet: give each its own, or put both modules into one stage with .split_before",
-                   op, name, known->name, known->rank, stages.rank_of(stage));
+    LOCKSTEP_CHECK(
+        is_parameter || known->rank == rank,
+        "{}: {} is {}, a buffer that stages of the ranks {} and {} would change apart; give each module its own", op,
+        name, known->name, known->rank, rank);
+    if (rank == rank_ && !known->is_here) known->is_here = true, known->chunk = chunk;
     return;
   }
   const Tensor& tensor = handle.master();
@@ -43,8 +66,9 @@ void StageTensors::add(const char* op, const std::string& name, const nn::Tensor
        .shape = tensor.shape(),
        .requires_grad = tensor.requires_grad(),
        .is_parameter = is_parameter,
-       .rank = stages.rank_of(stage),
-       .chunk = stages.chunk_of(stage)});
+       .rank = rank,
+       .is_here = rank == rank_,
+       .chunk = chunk});
 }
 
 // Chain modules may be in another order than in the model.
@@ -64,29 +88,59 @@ void StageTensors::order_as(const nn::Module& module) {
 void StageTensors::leave_to_others() {
   for (const Entry& each : entries_) {
     each.handle.set_sharding(nn::Sharding::kStage);
-    if (each.rank != rank_) each.handle.set_master(Tensor());
+    if (!each.is_here) each.handle.set_master(Tensor());
   }
 }
+
+namespace {
+
+// To notice a change of a tensor.
+struct Values {
+  Ref<Storage> storage;
+  std::uint64_t version = 0;
+
+  static Values of(const nn::TensorHandle& handle) {
+    const Ref<Storage>& storage = handle.master().impl().storage;
+    return {.storage = storage, .version = storage->version()};
+  }
+  bool operator==(const Values& other) const {
+    return storage.get() == other.storage.get() && version == other.version;
+  }
+};
+
+}  // namespace
 
 void StageTensors::with_all(ProcessGroup& group, FunctionRef<void()> body) {
   std::vector<nn::Sharding> before;
   for (const Entry& each : entries_) before.push_back(each.handle.sharding());
+  std::vector<Values> values;
   const Finally again([&] {
     for (std::size_t i = 0; i < entries_.size(); ++i) {
       entries_[i].handle.set_sharding(before[i]);
-      if (entries_[i].rank != rank_) entries_[i].handle.set_master(Tensor());
+      if (!entries_[i].is_here) entries_[i].handle.set_master(Tensor());
     }
   });
+  gather(group);
+  for (const Entry& each : entries_) values.push_back(Values::of(each.handle));
+  body();
+  for (std::size_t i = 0; i < entries_.size(); ++i)
+    LOCKSTEP_CHECK(
+        !entries_[i].is_parameter || Values::of(entries_[i].handle) == values[i],
+        "{} was changed inside gathered, and other ranks may not have the change; change a model in stages by "
+        "its optimizer or by parallel::load_checkpoint",
+        entries_[i].name);
+}
+
+// Gives this rank all tensors.
+void StageTensors::gather(ProcessGroup& group) const {
   for (const Entry& each : entries_) {
     const NoGradGuard no_grad;
-    const bool is_own = each.rank == rank_;
     // A copy, because a broadcast counts as a change of a tensor, also on the rank that sends it.
-    const Tensor tensor = is_own ? raw::clone(each.handle.master()) : raw::empty(each.shape, each.options);
+    const Tensor tensor = each.is_here ? raw::clone(each.handle.master()) : raw::empty(each.shape, each.options);
     group.broadcast(tensor, each.rank, {.phase = Phase::kParameters, .name = each.name})->wait();
     each.handle.set_sharding(nn::Sharding::kNone);
-    if (!is_own) each.handle.set_master(tensor.requires_grad_(each.requires_grad));
+    if (!each.is_here) each.handle.set_master(tensor.requires_grad_(each.requires_grad));
   }
-  body();
 }
 
 int StageTensors::chunk_of(const nn::Parameter& parameter) const {
@@ -94,17 +148,20 @@ int StageTensors::chunk_of(const nn::Parameter& parameter) const {
   return found->chunk;
 }
 
-std::vector<bool> StageTensors::own_parameters() const {
-  std::vector<bool> own;
+std::vector<StageRunner::Place> StageTensors::places() const {
+  std::vector<StageRunner::Place> places;
   const nn::ParameterSlice* last = nullptr;
   for (const Entry& each : entries_) {
     if (!each.is_parameter) continue;
     const nn::ParameterSlice* const slice = each.handle.slice();
     const bool is_next = slice && last && slice->name == last->name && slice->index == last->index + 1;
-    if (!is_next) own.push_back(each.rank == rank_);
     last = slice;
+    if (is_next) continue;
+    places.push_back(each.rank == rank_ ? StageRunner::Place::kHere
+                     : each.is_here     ? StageRunner::Place::kCopy
+                                        : StageRunner::Place::kElsewhere);
   }
-  return own;
+  return places;
 }
 
 }  // namespace lockstep::parallel

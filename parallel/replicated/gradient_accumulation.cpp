@@ -24,6 +24,7 @@ Tensor GradientAccumulation::operator()(const std::vector<Tensor>& inputs) const
 nn::Module& GradientAccumulation::module() const { return state_->module(); }
 const TrafficStats& GradientAccumulation::traffic() { return state_->traffic(); }
 double GradientAccumulation::clip_grad_norm_(double max_norm) { return state_->clip_grad_norm_(max_norm); }
+NoSync GradientAccumulation::no_sync() { return state_->no_sync(); }
 StepWatchers& GradientAccumulation::watchers() { return state_->watchers(); }
 void GradientAccumulation::request_stop() { state_->request_stop(); }
 bool GradientAccumulation::stop_requested() const { return state_->is_stopped(); }

@@ -22,6 +22,7 @@ class ShardedDataParallel::State::Call {
  public:
   explicit Call(State& state) : access_(state.access), version_(version_of(state)) {
     state.begin_step();
+    if (autograd::grad_mode()) state.watch_step(/*is_of_user=*/true);
     state.begin_micro_batches();
   }
   ~Call() { end(); }
@@ -129,11 +130,12 @@ Tensor ShardedDataParallel::State::begin_call(FunctionRef<Tensor()> run_module) 
     open = std::make_shared<Call>(*this);
     call = open;
     gathers->begin_forward({});
-    if (autograd::grad_mode()) watch_step(/*is_of_user=*/true);
+  } else if (autograd::grad_mode()) {
+    RunnerTraffic::open_step(module, &group->traffic());
   }
   LOCKSTEP_CHECK(open->is_in_forward(), "ShardedDataParallel: operator() inside backward");
   const random::MicroBatchGuard micro_batch(group->rank());
-  const Tensor y = run_module();
+  const Tensor y = backwards.add(run_module());
   gathers->end_forward();
   if (gathers->are_direct())
     group->barrier();  // without a backward nothing else keeps ranks from stepping their shards

@@ -87,7 +87,7 @@ struct ShardedDataParallel::State final : DistributedTraining {
 
   // --- sharded_checkpoint.cpp ---
   std::vector<StatePart> parts(const StateRanks& ranks) const;
-  StatePart piece_in_state(const nn::ListedTensor& parameter, bool is_saved) const;
+  StatePart piece_in_state(const nn::ListedTensor& parameter, const StateRanks& ranks) const;
   void after_load();
 
   ShardedDataParallelOptions options;

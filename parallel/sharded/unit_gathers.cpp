@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "lockstep/base/check_internal.h"
+#include "lockstep/parallel/step/typed_memory_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::parallel {

@@ -106,4 +106,19 @@ Tensor GradientSets::finish(std::size_t p) {
   return sum;
 }
 
+void GradientSets::put(std::size_t p, const Tensor& sum) {
+  const Tensor& leaf = parameters_[p].master();
+  if (is_narrow(leaf)) {
+    half_[p] = sum;
+  } else if (!sum.defined() || !leaf.grad().defined()) {
+    leaf.set_grad(sum);
+  } else if (leaf.grad().raw_data() != sum.raw_data()) {
+    raw::copy(sum, leaf.grad());
+  }
+}
+
+std::size_t GradientSets::position(const nn::Parameter& parameter) const {
+  return static_cast<std::size_t>(std::ranges::find(parameters_, parameter) - parameters_.begin());
+}
+
 }  // namespace lockstep::parallel

@@ -38,6 +38,10 @@ class GradientSets {
   // when the last micro-batch's gradient is complete. grad() becomes this sum; for f16 and bf16 parameters, whose sum
   // is f32, grad() becomes undefined.
   Tensor finish(std::size_t parameter);
+  // Replaces the sum, of sum_dtype, that `finish` has returned and will return again; undefined: there is none.
+  void put(std::size_t parameter, const Tensor& sum);
+  // The number of a parameter that has sets.
+  std::size_t position(const nn::Parameter& parameter) const;
 
  private:
   struct Chunk {

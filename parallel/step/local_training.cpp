@@ -24,22 +24,39 @@ nn::Module& with_values(const char* mode, nn::Module& module, int micro_batches)
 
 LocalTraining::LocalTraining(const char* mode, nn::Module& module, int micro_batches, Weighting weighting)
     : mode_(mode), module_(with_values(mode, module, micro_batches)), number_(micro_batches), weighting_(weighting),
-      micro_batches_(module) {}
+      micro_batches_(module), backwards_([this](autograd::Run& run) { begin_backward(run); }) {}
 
 MicroBatchPlan LocalTraining::plan(const Batch& batch) const {
   return {.op = mode_, .samples = rows_of(mode_, batch), .micro_batches = number_, .weighting = weighting_};
 }
 
 void LocalTraining::begin_step(bool is_of_user) {
-  RunnerTraffic::begin_step(module_, nullptr);
+  RunnerTraffic::open_step(module_, nullptr);
   watchers_.begin_step({.is_of_user = is_of_user});
 }
 
 Tensor LocalTraining::forward(FunctionRef<Tensor()> run_module) {
   return run_or_end(*this, [&] {
     if (autograd::grad_mode()) begin_step(/*is_of_user=*/true);
-    return run_module();
+    return backwards_.add(run_module());
   });
+}
+
+// The user's own.
+void LocalTraining::begin_backward(autograd::Run& run) {
+  run.at_error([this](const std::exception& error) { end_failed_step(error); });
+  if (!run.accumulates()) return;
+  RunnerTraffic::open_step(module_, nullptr);
+  run.at_end([this] { end_step(); });
+}
+
+void LocalTraining::end_step() {
+  if (local_depth_ == 0) RunnerTraffic::close_step(module_, nullptr);
+}
+
+void LocalTraining::end_failed_step(const std::exception& error) {
+  RunnerTraffic::close_step(module_, nullptr);
+  failures_.tell(runner_groups(module_), mode_, error);
 }
 
 Tensor LocalTraining::run(const Batch& batch, MicroBatchLoss loss_fn) {
@@ -50,9 +67,9 @@ Tensor LocalTraining::run_step(const Batch& batch, MicroBatchLoss loss_fn) {
   require_runner_ranks(mode_, module_, nullptr);
   const MicroBatchPlan plan = this->plan(batch);
   const StepScale scale = plan.scale();
+  begin_step(/*is_of_user=*/false);
   is_stopped_ = check_same_batch_of_parts(mode_, module_, batch, wants_stop_);
   micro_batches_.update();
-  begin_step(/*is_of_user=*/false);
   AccumulatedGradients accumulated(micro_batches_.parameters());
   std::vector<Tensor> losses;
   NoObserver none;
@@ -61,6 +78,7 @@ Tensor LocalTraining::run_step(const Batch& batch, MicroBatchLoss loss_fn) {
   if (!std::exchange(has_checked_gradients_, true))
     check_same_whole_gradients(mode_, module_, whole_parameters(module_));
   accumulated.add_back();
+  end_step();
   watchers_.gradients_ready();
   return combine_losses(losses, scale);
 }

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/parallel/step/backward_hooks_internal.h"
 #include "lockstep/parallel/step/micro_batch_loop_internal.h"
 #include "lockstep/parallel/step/shared_runner_internal.h"
 #include "lockstep/parallel/step/step_failure_internal.h"
@@ -28,14 +29,17 @@ class LocalTraining {
   const TrafficStats& traffic() { return traffic_.with(module_, nullptr); }
   nn::Module& module() const { return module_; }
   StepWatchers& watchers() { return watchers_; }
+  NoSync no_sync() { return NoSync(&local_depth_); }
   // If ranks have parts of the model, a request reaches all of them in the next step.
   void request_stop();
   bool is_stopped() const { return is_stopped_; }
-  void end_failed_step(const std::exception& error) { failures_.tell(runner_groups(module_), mode_, error); }
+  void end_failed_step(const std::exception& error);
 
  private:
   MicroBatchPlan plan(const Batch& batch) const;
   void begin_step(bool is_of_user);
+  void begin_backward(autograd::Run& run);
+  void end_step();
   Tensor run_step(const Batch& batch, MicroBatchLoss loss_fn);
 
   const char* mode_;
@@ -46,6 +50,8 @@ class LocalTraining {
   StepWatchers watchers_;
   StepFailures failures_;
   RunnerTraffic traffic_;
+  BackwardHooks backwards_;
+  int local_depth_ = 0;  // > 0: in no_sync
   bool has_checked_gradients_ = false;
   bool wants_stop_ = false, is_stopped_ = false;
 };

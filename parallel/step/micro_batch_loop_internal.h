@@ -89,6 +89,7 @@ class InTurn final : public MicroBatchExecutor {
   Tensor forward(int s, const Batch& batch, RowRange samples, MicroBatchLoss loss_fn) override;
   void backward(int s, const Tensor& loss, std::int64_t weight) override;
   void skip_backward(int s) override { skip_backward(s, 0, /*evaluates=*/true); }
+  GradientSets& sets() { return sets_; }
 
  private:
   struct Entered;

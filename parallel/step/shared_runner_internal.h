@@ -57,8 +57,9 @@ class RunnerTraffic {
   // The counters of `own`, null without a group of the mode, and of the runners' groups. With other groups than `own`,
   // the result is a copy, which the next call replaces.
   const TrafficStats& with(nn::Module& module, TrafficStats* own);
-  // A step begins for the runners' groups. Those that share `own`'s counters have their steps from the mode.
-  static void begin_step(nn::Module& module, const TrafficStats* own);
+  // Opens and closes a step of these counters (TrafficStats).
+  static void open_step(nn::Module& module, TrafficStats* own);
+  static void close_step(nn::Module& module, TrafficStats* own);
 
  private:
   TrafficStats sum_;

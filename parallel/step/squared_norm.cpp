@@ -92,7 +92,10 @@ std::vector<double> SquaredNorm::of_parameters() const {
   if (!stages_ || !stages_->group) return sums;
   std::vector<double> all;
   std::size_t next = 0;
-  for (const bool is_own : stages_->own_parameters()) all.push_back(is_own ? sums[next++] : 0);
+  for (const StageRunner::Place place : stages_->places()) {
+    const double listed = place == StageRunner::Place::kElsewhere ? 0 : sums[next++];
+    all.push_back(place == StageRunner::Place::kHere ? listed : 0);
+  }
   const Tensor total = raw::from_bytes(all.data(), {static_cast<std::int64_t>(all.size())}, kFloat64);
   stages_->group->all_reduce(total, ReduceOp::kSum, {.phase = Phase::kGradients, .name = "norm"})->wait();
   const std::span<const double> of_all = total.span<double>();

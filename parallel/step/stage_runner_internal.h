@@ -33,8 +33,12 @@ class StageRunner : public SharedRunner {
   virtual int chunks() const = 0;  // of the model, on each rank
   // The model chunk of this rank that has the parameter.
   virtual int chunk_of(const nn::Parameter& parameter) const = 0;
-  // Each parameter of the whole model, in its order: whether this rank lists it.
-  virtual std::vector<bool> own_parameters() const = 0;
+  // Where each parameter of the whole model is, in its order; the slices of one count as one. Several ranks have a parameter
+  // that their stages share, all but the first one of them a copy.
+  enum class Place : std::uint8_t { kHere, kCopy, kElsewhere };
+  virtual std::vector<Place> places() const = 0;
+  // Whether several modules of the chain share the parameter: each of them has a gradient of its own.
+  virtual bool is_shared(const nn::Parameter& parameter) const = 0;
   // Calls body() while the module has the parameters and buffers of all stages. Collective.
   virtual void with_all_stages(FunctionRef<void()> body) const = 0;
 };

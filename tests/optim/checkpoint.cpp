@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "tests/optim/support.h"
+#include "tests/support/files.h"
 
 namespace {
 
@@ -212,8 +213,7 @@ TEST_CASE("a truncated checkpoint is an IoError, and changes nothing") {
   Trainer a;
   a.train(1);
   ls::save_checkpoint("whole.safetensors", a.parts());
-  std::ifstream in("whole.safetensors", std::ios::binary);
-  const std::string bytes((std::istreambuf_iterator<char>(in)), {});
+  const std::string bytes = bytes_of("whole.safetensors");
   const Everything before(a);
   for (std::size_t length : {std::size_t{0}, std::size_t{7}, bytes.size() / 3, bytes.size() - 1}) {
     std::ofstream("cut.safetensors", std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(length));

@@ -9,8 +9,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <string>
+
+#include "tests/support/files.h"
 
 namespace explained {
 
@@ -32,11 +33,6 @@ inline Finished explain(const std::string& arguments) {
   return out;
 }
 
-inline std::string read(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 // With LOCKSTEP_UPDATE_GOLDEN=1, writes the output instead of comparing it.
 inline void expect_golden(const std::string& name, const std::string& output) {
   const std::string path = std::string(LOCKSTEP_GOLDEN_DIR) + "/explain/" + name + ".txt";
@@ -44,7 +40,7 @@ inline void expect_golden(const std::string& name, const std::string& output) {
     std::ofstream(path, std::ios::binary) << output;
     return;
   }
-  CHECK(output == read(path));
+  CHECK(output == bytes_of(path));
 }
 
 }  // namespace explained

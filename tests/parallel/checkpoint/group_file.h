@@ -8,15 +8,11 @@
 
 #include "lockstep/parallel/checkpoint/group_file_internal.h"
 
+#include "tests/support/files.h"
 #include "tests/support/groups.h"
 
 namespace par = ls::parallel;
 using ls::nn::safetensors::Piece;
-
-inline std::string bytes_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 // The number of files in the current folder whose name begins with `prefix`.
 inline int files_named(const std::string& prefix) {

@@ -1,8 +1,7 @@
 // Checkpoints of sharded models: the file of gradient accumulation, byte for byte, and continued with any ranks.
-#include <fstream>
-#include <iterator>
 
 #include "tests/parallel/sharded/sharded.h"
+#include "tests/support/files.h"
 
 namespace par = ls::parallel;
 using namespace sharded_test;
@@ -11,11 +10,6 @@ namespace {
 
 constexpr int kMicroBatches = 8;
 constexpr int kSteps = 3;  // before the save, and after it
-
-std::string bytes_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
 
 // A run of one rank of `ranks`: model, optimizer and data, with the same seed everywhere.
 template <class Run>

@@ -7,10 +7,10 @@
 
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 
 #include "lockstep/parallel/rendezvous/store.h"
 #include "tests/support/chaos.h"
+#include "tests/support/files.h"
 #include "tests/support/watched_process.h"
 
 // Interposes MPI's own function, to report in such a job that it was called.
@@ -32,15 +32,10 @@ std::string fault() {
 
 bool stops() { return fault().starts_with("stop"); }
 
-std::string contents(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 // Waits until all processes of this job have ended: mpirun does not wait for the ranks that it kills.
 bool all_end(const std::string& job) {
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
-    const bool is_of_job = contains(contents((entry.path() / "environ").string()), std::string(kJob) + "=" + job);
+    const bool is_of_job = contains(bytes_of((entry.path() / "environ").string()), std::string(kJob) + "=" + job);
     if (is_of_job && !WatchedProcess(std::stoi(entry.path().filename().string())).ends()) return false;
   }
   return true;
@@ -71,7 +66,7 @@ Job run_job(const std::string& what) {
         _exit(127);
       },
       std::chrono::seconds(60));
-  Job result{ended[0], contents(file)};
+  Job result{ended[0], bytes_of(file)};
   std::filesystem::remove(file);
   std::filesystem::remove(told_file(job));
   CHECK_MESSAGE(all_end(job), result.output);

@@ -28,6 +28,7 @@ struct ModelOptions {
   bool unused = false;     // block 1 takes no gradient to its input
   bool bf16 = false, deferred = false;
   bool two_inputs = false;  // positions are an input
+  bool tied = false;        // tokens and head; a weight of the blocks 1, 2 and 5
   par::Weighting weighting = par::Weighting::kEqual;
   std::int64_t samples = 16;
 };
@@ -81,6 +82,10 @@ struct Model : nn::Module {
       : embed(add<Embed>("embed", options)), blocks(add<nn::ModuleList>("blocks")),
         head(add<nn::Sequential>("head", nn::LayerNorm(ls::Shape{kWidth}), nn::Linear(kWidth, kVocabulary))) {
     for (std::int64_t i = 0; i < options.blocks; ++i) blocks.push_back(Block(options, i));
+    if (options.tied) {
+      dynamic_cast<nn::Linear&>(*head.children()[1]).weight = embed.tokens.weight;
+      for (const std::int64_t b : {2, 5}) block(b).attention.out_proj.weight = block(1).attention.out_proj.weight;
+    }
     if (!options.frozen) return;
     for (const nn::Parameter& each : blocks[0].parameters()) each.master().requires_grad_(false);
     blocks[2].parameters()[1].master().requires_grad_(false);
@@ -91,6 +96,7 @@ struct Model : nn::Module {
     for (nn::Module& block : blocks) x = block(x);
     return head(x);
   }
+  Block& block(std::int64_t b) { return dynamic_cast<Block&>(blocks[b]); }
   Embed& embed;
   nn::ModuleList& blocks;
   nn::Sequential& head;
@@ -195,11 +201,15 @@ inline void check_equal(const Outcome& got, const Outcome& want) {
   for (const auto& each : want.state) CHECK_MESSAGE(got.state.at(each.first) == each.second, each.first);
 }
 
+// All layouts have the bits of GradientAccumulation or, of a model whose chain modules share parameters, of one rank.
 inline void check_same(const std::string& backend, const ModelOptions& options, const std::vector<Layout>& layouts) {
   std::map<int, Outcome> alone;  // by micro-batches
   for (const Layout& layout : layouts) {
     CAPTURE(layout.describe());
-    if (!alone.contains(layout.micro_batches)) alone[layout.micro_batches] = train_alone(options, layout.micro_batches);
+    if (!alone.contains(layout.micro_batches))
+      alone[layout.micro_batches] =
+          options.tied ? train_on_rank(nullptr, options, {.ranks = 1, .micro_batches = layout.micro_batches})
+                       : train_alone(options, layout.micro_batches);
     const Outcome& want = alone[layout.micro_batches];
     if (layout.ranks == 1)
       check_equal(train_on_rank(nullptr, options, layout), want);

@@ -2,17 +2,11 @@
 #pragma once
 
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 
 #include "tests/parallel/model_parallel/tensor_training.h"
+#include "tests/support/files.h"
 
 namespace tensor_training {
-
-inline std::string bytes_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
 
 // A tied parameter and a buffer besides the layers that are cut.
 struct TiedModel : Model {

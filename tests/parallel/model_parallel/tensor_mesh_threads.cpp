@@ -1,11 +1,10 @@
 // Parallel on meshes with the axis tp: the bits of one partition on every mesh. Ranks are threads.
-#include <fstream>
-#include <iterator>
 #include <mutex>
 #include <optional>
 
 #include "tests/parallel/model_parallel/context_training.h"
 #include "tests/parallel/model_parallel/put_together.h"
+#include "tests/support/files.h"
 
 using namespace context_training;
 
@@ -55,9 +54,8 @@ void train_on_mesh(const Group& group, const std::vector<par::MeshAxis>& axes, c
   run.gathered([&] { hash = nn::parameter_hash(model.state_dict()); });
   const std::lock_guard lock(mutex);
   if (result.losses.empty()) {
-    std::ifstream file("mesh.safetensors", std::ios::binary);
     result.losses = losses;
-    result.file.assign(std::istreambuf_iterator<char>(file), {});
+    result.file = bytes_of("mesh.safetensors");
     result.hash = hash;
   }
   CHECK(result.hash == hash);

@@ -181,19 +181,21 @@ std::int64_t record(int slices, const Layout& layout, const ModelOptions& option
   return element;
 }
 
-diff::Comparison compare(const std::string& a, const std::string& b) {
-  return diff::compare(diff::read_run(a), diff::read_run(b), {});
+// The record of one process, which is read once for all comparisons.
+diff::RunRecord record_one(int slices, const ModelOptions& options) {
+  record(slices, {}, options, "one");
+  return diff::read_run("one");
 }
 
 void check_equal(int slices, const ModelOptions& options, const std::vector<Layout>& layouts) {
-  record(slices, {}, options, "one");
+  const diff::RunRecord one = record_one(slices, options);
   for (const Layout& layout : layouts) {
     CAPTURE(slices);
     CAPTURE(layout.describe());
     record(slices, layout, options, "other");
     for (int rank = 0; rank < layout.ranks(); ++rank)
       CHECK(std::filesystem::exists(fmt::format("other/rank{}.jsonl", rank)));
-    const diff::Comparison comparison = compare("one", "other");
+    const diff::Comparison comparison = diff::compare(one, diff::read_run("other"), {});
     if (comparison.first) FAIL_CHECK(diff::describe(comparison.first->key), ": ", comparison.first->what_differs);
     CHECK(comparison.is_equal());
     INFO(comparison.example);
@@ -212,12 +214,12 @@ diff::What what_of(Kind kind) {
 }
 
 // `other`: the ranks that have the tensor as well, without the change.
-void check_named(int slices, const Layout& layout, const ModelOptions& options, const Fault& fault,
-                 const std::vector<int>& other = {}) {
+void check_named(const diff::RunRecord& one, int slices, const Layout& layout, const ModelOptions& options,
+                 const Fault& fault, const std::vector<int>& other = {}) {
   CAPTURE(layout.describe());
   CAPTURE(fault.name);
   const std::int64_t element = record(slices, layout, options, "faulty", fault);
-  const diff::Comparison comparison = compare("one", "faulty");
+  const diff::Comparison comparison = diff::compare(one, diff::read_run("faulty"), {});
   REQUIRE(comparison.first);
   const diff::Difference& first = *comparison.first;
   INFO("found: ", diff::describe(first.key));
@@ -258,7 +260,7 @@ TEST_CASE("records of models with sequence parallelism are equal on all layouts 
 TEST_CASE("a change of one bit of a cut model is named: tensor, element of the whole tensor and rank") {
   const ModelOptions options{.fused = true};
   const std::string mlp = "blocks.1.mlp.", attention = "blocks.0.attention.";
-  record(4, {}, options, "one");
+  const diff::RunRecord one = record_one(4, options);
   for (const Layout& layout : {Layout{2, 1}, Layout{4, 1}, Layout{2, 2}, Layout{2, 2, 3}}) {
     if (LOCKSTEP_SLOWDOWN > 1 && layout.tp == 4) continue;
     // Rank 1 has the micro-batches 0 and 1 on all layouts, and columns other than the first.
@@ -268,7 +270,7 @@ TEST_CASE("a change of one bit of a cut model is named: tensor, element of the w
       if (r != 1) others.push_back(r);
     }
     const auto check = [&](const Fault& fault, const std::vector<int>& other = {}) {
-      check_named(4, layout, options, fault, other);
+      check_named(one, 4, layout, options, fault, other);
     };
     check({Kind::kForward, mlp + "up", 1, 77, Cut::kColumns});
     check({Kind::kForward, attention + "qkv", 1, 103, Cut::kColumns, "", 3});
@@ -291,10 +293,10 @@ TEST_CASE("a change of one bit of a cut model is named: tensor, element of the w
 
 TEST_CASE("a change of one bit of a model with sequence parallelism is named") {
   const ModelOptions options{.sequence = true};
-  record(4, {}, options, "one");
+  const diff::RunRecord one = record_one(4, options);
   for (const Layout& layout : {Layout{2, 1}, Layout{4, 1}, Layout{2, 2}}) {
     if (LOCKSTEP_SLOWDOWN > 1 && layout.tp == 4) continue;
-    const auto check = [&](const Fault& fault) { check_named(4, layout, options, fault); };
+    const auto check = [&](const Fault& fault) { check_named(one, 4, layout, options, fault); };
     check({Kind::kForward, "blocks.1.norm1", 1, 90, Cut::kPositions});
     check({Kind::kForward, "blocks.0.mlp.down", 1, 90, Cut::kPositions});
     check({Kind::kForward, "blocks.0.mlp.up", 1, 90, Cut::kColumns});
@@ -306,12 +308,12 @@ TEST_CASE("a change of one bit of a model with sequence parallelism is named") {
 
 TEST_CASE("a change of one bit of logits is named by its token, also if each rank has some tokens") {
   const ModelOptions options{.vocabulary = true, .gathers = false};
-  record(4, {}, options, "one");
+  const diff::RunRecord one = record_one(4, options);
   // Slices have 5, 5, 5 and 4 of 19 tokens. With two ranks, the element is position 2 and token 3 of rank 1's 9.
   const std::int64_t in_whole = 2 * 19 + 10 + 3;
   const Fault fault{Kind::kForward, "head", 1, 2 * 9 + 3};
   record(4, {2, 1}, options, "faulty", fault);
-  const diff::Comparison comparison = compare("one", "faulty");
+  const diff::Comparison comparison = diff::compare(one, diff::read_run("faulty"), {});
   REQUIRE(comparison.first);
   CHECK(diff::describe(comparison.first->key) == "the output of head in micro-batch 1 of step 1");
   CHECK(comparison.first->element == in_whole);

@@ -1,15 +1,14 @@
 // Training with tensor parallelism of any model, with the data and layouts of tensor_training.h.
 #pragma once
 
-#include <fstream>
 #include <functional>
-#include <iterator>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <vector>
 
 #include "tests/parallel/model_parallel/tensor_training.h"
+#include "tests/support/files.h"
 
 namespace tensor_training {
 
@@ -76,8 +75,7 @@ inline Outcome train_subject(int slices, const Layout& layout, const Subject& su
   else
     with_threads("local", layout.ranks(),
                  [&](const Group& group) { train_on(group, slices, layout, subject, steps, outcome, mutex); });
-  std::ifstream in("subject.safetensors", std::ios::binary);
-  outcome.file.assign(std::istreambuf_iterator<char>(in), {});
+  outcome.file = bytes_of("subject.safetensors");
   return outcome;
 }
 

@@ -8,12 +8,12 @@
 #include <unistd.h>
 
 #include <fstream>
-#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "tests/parallel/rendezvous/store_support.h"
+#include "tests/support/files.h"
 #include "tests/support/testing.h"
 
 namespace ls = lockstep;
@@ -22,11 +22,6 @@ using std::chrono::milliseconds;
 namespace {
 
 bool exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
-
-std::string content_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 void write_file(const std::string& path, const std::string& content, mode_t mode = 0600) {
   std::ofstream(path, std::ios::binary).write(content.data(), static_cast<std::streamsize>(content.size()));
@@ -111,7 +106,7 @@ TEST_CASE("links, other kinds of files, other modes and other contents are refus
   write_file(target, "");
   REQUIRE(symlink(target.name.c_str(), path.name.c_str()) == 0);
   error_for("it is a symbolic link, which is not followed");
-  CHECK(content_of(target).empty());
+  CHECK(bytes_of(target).empty());
   remove(path.name.c_str());
 
   REQUIRE(link(target.name.c_str(), path.name.c_str()) == 0);
@@ -133,7 +128,7 @@ TEST_CASE("links, other kinds of files, other modes and other contents are refus
   const std::string thesis(100, 'x');
   write_file(path, thesis);
   error_for("byte 0: it does not begin like a FileStore's file");
-  CHECK(content_of(path) == thesis);
+  CHECK(bytes_of(path) == thesis);
 
   if (geteuid() == 0) {
     remove(path.name.c_str());
@@ -195,7 +190,7 @@ TEST_CASE("a file cut short anywhere, or with one changed byte, gives an error o
   par::FileStore store(original);
   store.set("a", "value of a");
   store.set("b", "value of b");
-  const std::string whole = content_of(original);
+  const std::string whole = bytes_of(original);
   for (std::size_t size = 1; size < whole.size(); ++size) CHECK(is_noticed(whole.substr(0, size), path));
   // The file also holds tables from before the last changes, which are not read.
   const std::size_t table = whole.rfind("value of a"), header = whole.find('\0') + 1;

@@ -4,9 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <random>
-#include <set>
 #include <string>
-#include <tuple>
 #include <vector>
 
 namespace random_case {
@@ -140,14 +138,6 @@ inline Case draw(std::uint32_t number, int ranks) {
   if (of.joins()) of.between = Between::kNothing;
   if (of.samples == Samples::kMiddleEmpty && ranks == 2) of.samples = Samples::kLastEmpty;
   return of;
-}
-
-using Pair = std::tuple<std::size_t, int, std::size_t, int>;  // an option and its value, and another
-inline void add_pairs(const Case& of, std::set<Pair>& pairs) {
-  const std::vector<int> all = of.values();
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    for (std::size_t j = i + 1; j < all.size(); ++j) pairs.emplace(i, all[i], j, all[j]);
-  }
 }
 
 }  // namespace random_case
