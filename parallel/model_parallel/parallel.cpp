@@ -185,7 +185,7 @@ struct Parallel::State {
   TensorPlan tensor;
   std::string layout;  // for plan()
   std::optional<ContextParallelGuard> context;
-  std::shared_ptr<const PipelineRunner> stages;  // null: one rank along pp
+  std::shared_ptr<const PipelineRunner> stages;  // null: none
   Mode mode;
 };
 
@@ -196,13 +196,17 @@ Parallel::State::State(nn::Module& of, const DeviceMesh& mesh, const ParallelOpt
   const std::string data_axis = is_sharded ? "fsdp" : "dp";
   check_partition(partition, mesh, data_axis);
   styled_modules("Parallel", module, options.plan);
-  if (!options.chain.empty()) chain_of("Parallel", module, options.chain);
   LOCKSTEP_CHECK(options.chunks_per_rank >= 1, "Parallel: .chunks_per_rank is {}, expected 1 or more",
                  options.chunks_per_rank);
   micro_batches = partition.micro_batches / ranks_of(mesh, data_axis);
   const PipelineOptions pipeline = pipeline_options(options, micro_batches);
-  const bool has_stages = ranks_of(mesh, "pp") > 1;
-  if (has_stages) check_stages("Parallel", module, ranks_of(mesh, "pp"), pipeline);
+  const int stage_ranks = ranks_of(mesh, "pp");
+  const bool has_stages = stage_ranks > 1 || (!options.chain.empty() &&
+                                              shares_parameters(chain_of("Parallel", module, options.chain)));
+  if (has_stages) check_stages("Parallel", module, stage_ranks, pipeline);
+  LOCKSTEP_CHECK(!has_stages || !is_sharded || !splits_backward(pipeline),
+                 "Parallel: schedules with I and W apart (zb1p) are not supported with the axis fsdp, whose units would be "
+                 "gathered for both; use 1f1b");
   first = has_axis(mesh, data_axis) ? mesh[data_axis].rank() * micro_batches : 0;
   if (has_axis(mesh, "cp")) blocks = mesh["cp"];
   LOCKSTEP_CHECK(runner_groups(module, SharedRunner::Part::kSequence).empty(),
@@ -215,8 +219,10 @@ Parallel::State::State(nn::Module& of, const DeviceMesh& mesh, const ParallelOpt
     context.emplace(module, blocks,
                     ContextParallelOptions{.attention = partition.attention, .gather_keys = options.gather_keys});
   const std::shared_ptr<ProcessGroup> group = gradient_group(mesh, data_axis);
-  if (has_stages) stages = cut_into_stages("Parallel", module, mesh["pp"], pipeline);
-  if (has_stages && group) check_trained(module, mesh, data_axis);
+  if (has_stages)
+    stages = cut_into_stages("Parallel", module, has_axis(mesh, "pp") ? mesh["pp"] : DeviceMesh(nullptr, {{"pp", 1}}),
+                             pipeline);
+  if (stage_ranks > 1 && group) check_trained(module, mesh, data_axis);
   mode = make_mode(module, group, micro_batches, is_sharded, options);
   const std::string blocks_text =
       partition.sequence_blocks == 1
@@ -321,10 +327,6 @@ Tensor Parallel::run_evaluation(const Batch& batch, MicroBatchLoss loss_fn) {
 }
 
 std::shared_ptr<ModelState> Parallel::model_state() {
-  LOCKSTEP_CHECK(
-      !state_->stages,
-      "Parallel: checkpoints of a model in pipeline stages are not supported yet; train it on a mesh with one "
-      "rank along pp, or save module().state_dict() inside gathered");
   return state_->with_mode([](auto& mode) { return CheckpointModel(&mode).state(); });
 }
 

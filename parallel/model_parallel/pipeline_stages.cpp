@@ -1,6 +1,7 @@
 #include "lockstep/parallel/model_parallel/pipeline_stages_internal.h"
 
 #include <algorithm>
+#include <set>
 #include <span>
 #include <utility>
 
@@ -63,9 +64,6 @@ StagePlan plan_stages(const char* op, nn::Module& module, int ranks, int rank, c
   LOCKSTEP_CHECK(!stage_runner(module), "{}: the model is in stages already", op);
   StagePlan plan{.table = table_of(op, options, ranks),
                  .stages = {.chain = chain_of(op, module, options.chain), .begins = {}, .ranks = ranks, .rank = rank}};
-  for (int r = 0; r < ranks; ++r)
-    LOCKSTEP_CHECK(std::ranges::none_of(plan.table.actions(r), is_half_backward, &ScheduleAction::kind),
-                   "{}: schedules with I and W apart (zb1p) are not supported yet; use 1f1b", op);
   plan.stages.begins = cut(op, plan.stages.chain, options.split_before, plan.table.stages());
   return plan;
 }
@@ -97,6 +95,22 @@ void check_ranks(const char* op, const nn::Module& module, ProcessGroup& group, 
 
 void check_stages(const char* op, nn::Module& module, int ranks, const PipelineOptions& options) {
   plan_stages(op, module, ranks, 0, options);
+}
+
+bool splits_backward(const PipelineOptions& options) {
+  if (!options.table) return options.schedule == Schedule::kZeroBubble;
+  const std::vector<ScheduleAction>& rows = options.table->actions(0);
+  return std::ranges::find(rows, ActionKind::kBackwardWeight, &ScheduleAction::kind) != rows.end();
+}
+
+bool shares_parameters(const std::vector<ChainModule>& chain) {
+  std::set<const nn::TensorSlot*> seen;
+  for (const ChainModule& link : chain) {
+    for (const nn::Parameter& each : link.module->parameters()) {
+      if (!seen.insert(each.id()).second) return true;
+    }
+  }
+  return false;
 }
 
 std::shared_ptr<const PipelineRunner> cut_into_stages(const char* op, nn::Module& module, const DeviceMesh& axis,
