@@ -29,8 +29,8 @@ PipelinePlan Pipeline::plan() const { return plan_of(*state_->stages); }
 TrainingPlan Pipeline::training_plan() const { return state_->training.plan(); }
 const TrafficStats& Pipeline::traffic() { return state_->training.traffic(); }
 NoSync Pipeline::no_sync() { return state_->training.no_sync(); }
-void Pipeline::request_stop() { state_->stages->request_stop(); }
-bool Pipeline::stop_requested() const { return state_->stages->is_stopped(); }
+void Pipeline::request_stop() { state_->training.request_stop(); }
+bool Pipeline::stop_requested() const { return state_->training.is_stopped(); }
 StepWatchers& Pipeline::watchers() { return state_->training.watchers(); }
 
 Tensor Pipeline::run(const Batch& batch, MicroBatchLoss loss_fn) { return state_->training.run(batch, loss_fn); }

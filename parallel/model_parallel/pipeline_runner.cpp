@@ -64,14 +64,12 @@ void PipelineRunner::run_micro_batches(const StagedStep& step) const {
 // The last stage has the losses. Their bits are summed as integers, to which the other ranks add zeros; so are the bytes
 // that each rank wants for its outboxes.
 void PipelineRunner::share_losses(std::vector<Tensor>& losses) const {
-  is_stopped_ = wants_stop_;
   if (!group || group->size() == 1) return;
   std::vector<std::int64_t> numbers;
   for (const Tensor& loss : losses)
     numbers.push_back(loss.defined() ? std::bit_cast<std::int64_t>(loss.item<double>()) : 0);
   const bool has_losses = !losses.empty() && losses[0].defined();
   numbers.push_back(has_losses ? static_cast<std::int64_t>(losses[0].dtype()) : 0);
-  numbers.push_back(wants_stop_ ? 1 : 0);
   for (int r = 0; r < group->size(); ++r) numbers.push_back(r == group->rank() ? messages_.wanted_bytes() : 0);
   const Tensor all = raw::from_bytes(numbers.data(), {static_cast<std::int64_t>(numbers.size())}, kInt64);
   group->all_reduce(all, ReduceOp::kSum, {.name = "losses"})->wait();
@@ -80,8 +78,7 @@ void PipelineRunner::share_losses(std::vector<Tensor>& losses) const {
   for (std::size_t m = 0; m < losses.size(); ++m) {
     if (!losses[m].defined()) losses[m] = raw::full(Shape(), std::bit_cast<double>(sums[m]), {.dtype = dtype});
   }
-  is_stopped_ = sums[losses.size() + 1] > 0;
-  messages_.grow_outboxes(std::ranges::max(sums.subspan(losses.size() + 2)));
+  messages_.grow_outboxes(std::ranges::max(sums.subspan(losses.size() + 1)));
 }
 
 void PipelineRunner::with_all_stages(FunctionRef<void()> body) const {

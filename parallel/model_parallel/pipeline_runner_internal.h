@@ -24,6 +24,7 @@ class PipelineRunner final : public StageRunner {
   // step does, so that random numbers have the sites that they have below the root.
   Tensor run(const std::vector<Tensor>& inputs, Forward forward) const override;
   void run_micro_batches(const StagedStep& step) const override;
+  int chunks() const override { return stages_.count() / stages_.ranks; }
   int chunk_of(const nn::Parameter& parameter) const override { return tensors_.chunk_of(parameter); }
   std::vector<Place> places() const override { return tensors_.places(); }
   bool is_shared(const nn::Parameter& parameter) const override { return ties_.has(parameter); }
@@ -36,10 +37,6 @@ class PipelineRunner final : public StageRunner {
   StageTies& ties() const { return ties_; }
 
   std::int64_t sent_bytes() const { return messages_.sent_bytes(); }  // in the last step
-
-  // A request to stop reaches all stages with the losses of the next step.
-  void request_stop() const { wants_stop_ = true; }
-  bool is_stopped() const { return is_stopped_; }
 
  private:
   void share_losses(std::vector<Tensor>& losses) const;
@@ -54,7 +51,6 @@ class PipelineRunner final : public StageRunner {
   mutable StageMessages messages_;
   mutable PipelineStep* step_ = nullptr;  // in progress
   mutable bool is_whole_ = false;         // inside with_all_stages
-  mutable bool wants_stop_ = false, is_stopped_ = false;
 };
 
 }  // namespace lockstep::parallel

@@ -55,6 +55,21 @@ std::vector<std::size_t> cut(const char* op, const std::vector<ChainModule>& cha
   return begins;
 }
 
+struct StagePlan {
+  ScheduleTable table;
+  Stages stages;
+};
+StagePlan plan_stages(const char* op, nn::Module& module, int ranks, int rank, const PipelineOptions& options) {
+  LOCKSTEP_CHECK(!stage_runner(module), "{}: the model is in stages already", op);
+  StagePlan plan{.table = table_of(op, options, ranks),
+                 .stages = {.chain = chain_of(op, module, options.chain), .begins = {}, .ranks = ranks, .rank = rank}};
+  for (int r = 0; r < ranks; ++r)
+    LOCKSTEP_CHECK(std::ranges::none_of(plan.table.actions(r), is_half_backward, &ScheduleAction::kind),
+                   "{}: schedules with I and W apart (zb1p) are not supported yet; use 1f1b", op);
+  plan.stages.begins = cut(op, plan.stages.chain, options.split_before, plan.table.stages());
+  return plan;
+}
+
 std::string modules_of(const Stages& stages, int stage) {
   const auto s = static_cast<std::size_t>(stage);
   std::vector<std::string> paths;
@@ -80,18 +95,19 @@ void check_ranks(const char* op, const nn::Module& module, ProcessGroup& group, 
 
 }  // namespace
 
+void check_stages(const char* op, nn::Module& module, int ranks, const PipelineOptions& options) {
+  plan_stages(op, module, ranks, 0, options);
+}
+
 std::shared_ptr<const PipelineRunner> cut_into_stages(const char* op, nn::Module& module, const DeviceMesh& axis,
                                                       const PipelineOptions& options) {
   LOCKSTEP_CHECK(axis.defined() && axis.axes().size() == 1,
                  "{}: expected a mesh of one axis, for example mesh[\"pp\"]; the mesh is {}", op,
                  axis.defined() ? axis.to_string() : "undefined");
   LOCKSTEP_CHECK(!stage_runner(module), "{}: the model is in stages already", op);
-  const ScheduleTable table = table_of(op, options, axis.size());
-  Stages stages{.chain = chain_of(op, module, options.chain), .begins = {}, .ranks = axis.size(), .rank = axis.rank()};
-  stages.begins = cut(op, stages.chain, options.split_before, table.stages());
+  const auto [table, stages] = plan_stages(op, module, axis.size(), axis.rank(), options);
   if (axis.group()) check_ranks(op, module, *axis.group(), stages, table, options);
-  auto runner =
-      std::make_shared<const PipelineRunner>(op, module, axis.group(), whole_group(axis), std::move(stages), table);
+  auto runner = std::make_shared<const PipelineRunner>(op, module, axis.group(), whole_group(axis), stages, table);
   nn::add_runner(module, runner);
   return runner;
 }

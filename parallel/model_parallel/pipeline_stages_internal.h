@@ -8,6 +8,8 @@
 
 namespace lockstep::parallel {
 
+// Throws InvalidArgument for options that do not fit the module or this number of ranks along pp.
+void check_stages(const char* op, nn::Module& module, int ranks, const PipelineOptions& options);
 // Gives `module` a PipelineRunner, as Pipeline's constructor describes. `op` is for errors. Collective along the axis.
 std::shared_ptr<const PipelineRunner> cut_into_stages(const char* op, nn::Module& module, const DeviceMesh& axis,
                                                       const PipelineOptions& options);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <utility>
 
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/base/check_internal.h"
@@ -9,6 +10,7 @@
 #include "lockstep/parallel/step/micro_batch_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
 #include "lockstep/tensor/random/random_draws_internal.h"
+#include "lockstep/tensor/random/slice_context_internal.h"
 
 namespace lockstep::parallel {
 namespace {
@@ -22,10 +24,18 @@ bool is_backward(ActionKind kind) {
 PipelineStep::PipelineStep(const PipelineRunner& pipeline, StageMessages& messages, const StagedStep& step)
     : pipeline_(pipeline), stages_(pipeline.stages()), messages_(messages), step_(step), plan_(step.plan) {}
 
-// Rows that have no effect: of micro-batches without samples, and in an evaluation all but the forwards.
+// In an evaluation only forwards have an effect.
 bool PipelineStep::is_left_out(const ScheduleAction& action) const {
-  return action.kind == ActionKind::kReduce || action.micro_batch >= plan_.running() ||
-         (plan_.evaluates && is_backward(action.kind));
+  return action.kind == ActionKind::kReduce || (plan_.evaluates && is_backward(action.kind));
+}
+
+// A row of a micro-batch without samples. Ranks of other pipelines may have some, and communicate meanwhile.
+void PipelineStep::skip(const ScheduleAction& action) {
+  const int m = action.micro_batch, chunk = stages_.chunk_of(action.stage);
+  if (action.kind == ActionKind::kForward) step_.in_turn.skip_forward(m, chunk);
+  const bool is_backward = action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardWeight;
+  if (plan_.evaluates ? action.kind == ActionKind::kForward : is_backward)
+    step_.in_turn.skip_backward(m, chunk, plan_.evaluates);
 }
 
 void PipelineStep::run() {
@@ -37,7 +47,7 @@ void PipelineStep::run() {
     if (is_left_out(rows[row])) continue;
     run_at(fmt::format("micro-batch {} in stage {} (rank {}, row {} of the schedule: {})", m, stage, stages_.rank, row,
                        rows[row].to_string()),
-           [&] { run(rows[row]); });
+           [&] { rows[row].micro_batch < plan_.running() ? run(rows[row]) : skip(rows[row]); });
   }
   run_at(fmt::format("the end of the schedule (rank {})", stages_.rank), [&] { messages_.end_step(); });
 }
@@ -71,7 +81,7 @@ void PipelineStep::run(const ScheduleAction& action) {
     case ActionKind::kForward:
       return forward(stage, m);
     case ActionKind::kSendForward:
-      messages_.send(action, {live.output, live.output.requires_grad()});
+      messages_.send(action, {live.output, live.output.requires_grad(), live.positions});
       if (plan_.evaluates) live_.erase({stage, m});
       return;
     case ActionKind::kReceiveBackward:
@@ -79,7 +89,7 @@ void PipelineStep::run(const ScheduleAction& action) {
     case ActionKind::kBackward:
       return backward(stage, m);
     case ActionKind::kSendBackward:
-      messages_.send(action, {live.input_gradient, false});
+      messages_.send(action, {.tensor = live.input_gradient});
       live.is_sent = true;
       return end_if_complete(stage, m);
     case ActionKind::kBackwardInput:
@@ -95,6 +105,7 @@ void PipelineStep::run(const ScheduleAction& action) {
 // contiguous.
 void PipelineStep::put_input(int stage, int m, StageMessages::Message message) {
   Live& live = live_[{stage, m}];
+  live.positions = message.positions;
   live.input = message.tensor.requires_grad_(message.requires_grad && !plan_.evaluates);
   if (!live.input.requires_grad()) return;
   live.input.register_hook([&live](const Tensor& gradient) {
@@ -114,7 +125,8 @@ std::int64_t PipelineStep::weight(int m) const {
 void PipelineStep::forward(int stage, int m) {
   now_ = {stage, m};
   Live& live = live_[now_];
-  live.output = step_.in_turn.forward(m, [&] {
+  const int chunk = stages_.chunk_of(stage);
+  live.output = step_.in_turn.forward(m, chunk, [&] {
     if (stages_.is_last(stage)) return loss(m);
     Batch inputs = rows(m);
     inputs.pop_back();
@@ -123,8 +135,9 @@ void PipelineStep::forward(int stage, int m) {
   if (stages_.is_last(stage)) {
     step_.losses[static_cast<std::size_t>(m)] = weighted_loss(plan_.op, live.output, weight(m), !plan_.evaluates);
   } else if (stages_.ranks == 1) {
-    put_input(stage + 1, m, {live.output.detach(), live.output.requires_grad()});
+    put_input(stage + 1, m, {live.output.detach(), live.output.requires_grad(), live.positions});
   }
+  if (plan_.evaluates) step_.in_turn.skip_backward(m, chunk, true);
   if (plan_.evaluates && (stages_.is_last(stage) || stages_.ranks == 1)) live_.erase({stage, m});
 }
 
@@ -169,9 +182,17 @@ Tensor PipelineStep::run_root(const std::vector<Tensor>& inputs) {
                    "AutocastGuard before backward is called",
                    plan_.op);
   }
-  const auto [stage, m] = now_;
-  const auto s = static_cast<std::size_t>(stage);
-  Tensor y = live_[now_].input;
+  return run_chain(inputs);
+}
+
+// The modules of the stage. With tensor slices, what runs around them goes on as the stage before has left it; the next
+// stage goes on with the positions, so that the result of this one is left as it is.
+Tensor PipelineStep::run_chain(const std::vector<Tensor>& inputs) {
+  const auto s = static_cast<std::size_t>(now_.first);
+  Live& live = live_[now_];
+  random::SliceContext* const around = random::slice_context();
+  if (around && s > 0) around->positions = live.positions;
+  Tensor y = live.input;
   for (std::size_t k = stages_.begins[s]; k < stages_.begins[s + 1]; ++k) {
     const nn::Module& link = *stages_.chain[k].module;
     const nn::ReplicaView* const view =
@@ -179,6 +200,12 @@ Tensor PipelineStep::run_root(const std::vector<Tensor>& inputs) {
     const nn::ReplicaViewGuard shared(view ? view : nn::current_replica_view());
     y = k > 0 || inputs.size() == 1 ? link(k > 0 ? y : inputs[0]) : link(inputs);
   }
+  if (!around || stages_.is_last(now_.first)) return y;
+  LOCKSTEP_CHECK(!around->is_open(),
+                 "{}: stage {} ends between {} (ColwiseParallel), which leaves the columns of this rank, and the layer "
+                 "that takes them; put both into one stage with .split_before",
+                 plan_.op, s, around->opened_by);
+  live.positions = std::exchange(around->positions, 0);
   return y;
 }
 

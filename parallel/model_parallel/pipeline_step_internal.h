@@ -27,19 +27,23 @@ class PipelineStep {
   using Place = std::pair<int, int>;  // stage, micro-batch
   // From the forward of a micro-batch in a stage to the end of its backward.
   struct Live {
-    Tensor input = {};                                            // a leaf; undefined in the first stage
-    Tensor output = {};                                           // in the last stage the loss
-    Tensor gradient = {};                                         // of the output; undefined: none
-    Tensor input_gradient = {};                                   // after the backward; undefined: none
+    Tensor input = {};           // a leaf; undefined in the first stage
+    Tensor output = {};          // in the last stage the loss
+    Tensor gradient = {};        // of the output; undefined: none
+    Tensor input_gradient = {};  // after the backward; undefined: none
+    // With sequence parallelism this rank's positions, dimension -2 of the input and of the output; 0: all.
+    std::int64_t positions = 0;
     std::optional<autograd::SplitBackward> split = std::nullopt;  // between I and W
     bool is_sent = false, is_done = false;                        // the input's gradient; B or W
   };
 
   bool is_left_out(const ScheduleAction& action) const;
+  void skip(const ScheduleAction& action);
   void run_at(const std::string& place, FunctionRef<void()> body);
   void run(const ScheduleAction& action);
   void forward(int stage, int m);
   Tensor loss(int m);
+  Tensor run_chain(const std::vector<Tensor>& inputs);
   void backward(int stage, int m);
   void backward_input(int stage, int m);
   void backward_weight(int stage, int m);

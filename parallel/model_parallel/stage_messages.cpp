@@ -38,11 +38,11 @@ Tensor strided(const Shape& sizes, const Strides& strides, const TensorOptions& 
 
 // A message of a fixed size: it comes before a tensor, or acknowledges that a tensor has been taken from an outbox.
 struct StageMessages::Header {
-  std::int64_t channel = 0, micro_batch = 0, is_acknowledgement = 0, is_in_outbox = 0, requires_grad = 0;
+  std::int64_t channel = 0, micro_batch = 0, is_acknowledgement = 0, is_in_outbox = 0, requires_grad = 0, positions = 0;
   std::int64_t is_defined = 0, dtype = 0, dims = 0;  // of the tensor
   std::array<std::int64_t, kMaxDims> sizes = {}, strides = {};
 
-  static constexpr std::int64_t kNumbers = 8 + 2 * kMaxDims;
+  static constexpr std::int64_t kNumbers = 9 + 2 * kMaxDims;
   static Header of(const StageChannel& channel, int micro_batch, const Message& message);
   Tensor tensor(Device device) const {  // without values
     return strided(Shape(std::vector<std::int64_t>(sizes.begin(), sizes.begin() + dims)),
@@ -54,6 +54,7 @@ struct StageMessages::Header {
 StageMessages::Header StageMessages::Header::of(const StageChannel& channel, int micro_batch, const Message& message) {
   Header header = {.channel = static_cast<std::int64_t>(channel.index()), .micro_batch = micro_batch};
   header.requires_grad = message.requires_grad ? 1 : 0;
+  header.positions = message.positions;
   if (!message.tensor.defined()) return header;
   header.is_defined = 1;
   header.dtype = static_cast<std::int64_t>(message.tensor.dtype());
@@ -114,7 +115,7 @@ void StageMessages::take_next(int rank, const std::string& name, Device device) 
   std::ranges::copy(std::as_bytes(numbers.span<std::int64_t>()), reinterpret_cast<std::byte*>(&header));
   const auto channel = StageChannel::at(static_cast<std::size_t>(header.channel));
   if (header.is_acknowledgement) return outboxes_.free_oldest(channel);
-  Message message{.tensor = {}, .requires_grad = header.requires_grad != 0};
+  Message message{.tensor = {}, .requires_grad = header.requires_grad != 0, .positions = header.positions};
   if (header.is_defined) {
     message.tensor = header.tensor(device);
     const Tensor target = compact(message.tensor);

@@ -25,6 +25,8 @@ class StageMessages {
   struct Message {
     Tensor tensor = {};          // undefined: there is none, for example no gradient
     bool requires_grad = false;  // of the tensor that was sent
+    // With sequence parallelism: the positions that this rank has of the sequence; 0: all.
+    std::int64_t positions = 0;
   };
 
   StageMessages(std::shared_ptr<ProcessGroup> group, int stages);

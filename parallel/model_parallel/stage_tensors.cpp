@@ -135,7 +135,8 @@ void StageTensors::with_all(ProcessGroup& group, FunctionRef<void()> body) {
 void StageTensors::gather(ProcessGroup& group) const {
   for (const Entry& each : entries_) {
     const NoGradGuard no_grad;
-    const Tensor tensor = each.is_here ? each.handle.master() : raw::empty(each.shape, each.options);
+    // A copy, because a broadcast counts as a change of a tensor, also on the rank that sends it.
+    const Tensor tensor = each.is_here ? raw::clone(each.handle.master()) : raw::empty(each.shape, each.options);
     group.broadcast(tensor, each.rank, {.phase = Phase::kParameters, .name = each.name})->wait();
     each.handle.set_sharding(nn::Sharding::kNone);
     if (!each.is_here) each.handle.set_master(tensor.requires_grad_(each.requires_grad));

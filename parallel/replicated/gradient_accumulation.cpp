@@ -26,6 +26,8 @@ const TrafficStats& GradientAccumulation::traffic() { return state_->traffic(); 
 double GradientAccumulation::clip_grad_norm_(double max_norm) { return state_->clip_grad_norm_(max_norm); }
 NoSync GradientAccumulation::no_sync() { return state_->no_sync(); }
 StepWatchers& GradientAccumulation::watchers() { return state_->watchers(); }
+void GradientAccumulation::request_stop() { state_->request_stop(); }
+bool GradientAccumulation::stop_requested() const { return state_->is_stopped(); }
 TrainingPlan GradientAccumulation::plan() const { return state_->plan(); }
 
 Tensor GradientAccumulation::run(const Batch& batch, MicroBatchLoss loss_fn) { return state_->run(batch, loss_fn); }

@@ -38,6 +38,9 @@ class GradientAccumulation : public TrainingStep<GradientAccumulation> {
   [[nodiscard]] NoSync no_sync();
   TrainingPlan plan() const;      ///< memory
   const TrafficStats& traffic();  ///< of a model that several ranks share: the sum over their groups
+  /// stop_requested() becomes true; on all ranks that share the model after the same step.
+  void request_stop();
+  bool stop_requested() const;  ///< whether to end the training after this step
 
   // backward(x, y, loss_fn): see step.h. Adds to accumulated gradients.
 

@@ -35,7 +35,7 @@ void check_parameters(const optim::NamedParameters& named) {
                    "ShardedDataParallel: parameter {} is on {}, {} on {}; expected all on one device", name,
                    device_of(parameter).to_string(), named.front().first, device_of(named.front().second).to_string());
     LOCKSTEP_CHECK(
-        parameter.sharding() == nn::Sharding::kNone,
+        parameter.sharding() == nn::Sharding::kNone || parameter.sharding() == nn::Sharding::kStage,
         "ShardedDataParallel: parameter {} is sharded already; make a new module, and load a checkpoint into its run",
         name);
     any_trained = any_trained || parameter.master().requires_grad();

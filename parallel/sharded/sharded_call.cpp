@@ -55,7 +55,7 @@ class ShardedDataParallel::State::Call {
       of_step.accumulated = &*own_;
       step_.emplace(*state.gradients, of_step, state.step);
     }
-    state.gathers->begin_backward();
+    state.gathers->begin_backward({});
   }
   // The step ends with the backward, also after an exception.
   static void end_with(const std::shared_ptr<Call>& call, autograd::Run& run) {
@@ -129,7 +129,7 @@ Tensor ShardedDataParallel::State::begin_call(FunctionRef<Tensor()> run_module) 
                    options.weighting == Weighting::kEqual ? "" : " weighted by samples");
     open = std::make_shared<Call>(*this);
     call = open;
-    gathers->begin_forward();
+    gathers->begin_forward({});
   } else if (autograd::grad_mode()) {
     RunnerTraffic::open_step(module, &group->traffic());
   }

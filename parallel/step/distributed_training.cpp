@@ -53,7 +53,7 @@ MicroBatchPlan DistributedTraining::plan(std::int64_t samples) const {
 }
 
 StepInputs DistributedTraining::inputs(StepSummary own) const {
-  own.stop = wants_stop ? 1 : 0;
+  own.stop = wants_stop || stop_of_parts_ ? 1 : 0;
   own.joined = joining && joining->is_out() ? 1 : 0;
   return {.own = own,
           .ranks = group->size(),
@@ -85,7 +85,7 @@ void DistributedTraining::run_micro_batches(const MicroBatchPlan& of_batch, cons
                                             std::vector<Tensor>& losses, FunctionRef<void()> before_last) {
   std::vector<std::shared_ptr<const SharedRunner>> runners = shared_runners(module);
   if (!runners.empty()) require_runner_ranks(mode, module, group.get());
-  check_same_batch_of_parts(mode, module, batch);
+  stop_of_parts_ = check_same_batch_of_parts(mode, module, batch, wants_stop);
   std::erase_if(runners, [](const auto& runner) { return runner->part != SharedRunner::Part::kSequence; });
   const auto runs = [&] {
     std::int64_t sum = 0;
@@ -122,7 +122,7 @@ Tensor DistributedTraining::run_step(const MicroBatchPlan& of_batch, const Batch
   };
   run_micro_batches(of_batch, batch, loss_fn, losses, begin_last);
   if (losses.empty()) {  // no samples, but the other ranks wait for this rank's gradients
-    micro_batches.sets().begin(0, 1);
+    micro_batches.sets().clear();
     begin_last();
   }
   finish_step();

@@ -106,6 +106,7 @@ class DistributedTraining {
   NoObserver no_observer_;
   std::vector<HookHandle> leaf_hooks_;
   StepFailures failures_;
+  bool stop_of_parts_ = false;          // a rank with another part of the model has requested a stop
   bool has_checked_gradients_ = false;  // of whole parameters, in the first step, if the model has slices
 };
 

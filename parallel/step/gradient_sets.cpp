@@ -41,6 +41,10 @@ void GradientSets::clear(Chunk& chunk) {
   }
 }
 
+void GradientSets::clear() {
+  for (Chunk& chunk : chunks_) clear(chunk);
+}
+
 // Prepares the parameter for a single backward, which writes to views_[p].
 void GradientSets::reset(std::size_t p) {
   const Tensor& leaf = parameters_[p].master();

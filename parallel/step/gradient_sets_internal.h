@@ -28,6 +28,8 @@ class GradientSets {
   // The memory of the first set, and so of the sum, by parameter; undefined: allocated as needed.
   void set_views(std::vector<Tensor> views);
 
+  // Forgets all gradients, those of a failed step, too: before a step without micro-batches.
+  void clear();
   // Called around the backward of micro-batch 0, 1, ... of `micro_batches` in a chunk. At the end `finish` merges the
   // sets.
   void begin(int micro_batch, int micro_batches, int chunk = 0);

@@ -68,7 +68,7 @@ Tensor LocalTraining::run_step(const Batch& batch, MicroBatchLoss loss_fn) {
   const MicroBatchPlan plan = this->plan(batch);
   const StepScale scale = plan.scale();
   begin_step(/*is_of_user=*/false);
-  check_same_batch_of_parts(mode_, module_, batch);
+  is_stopped_ = check_same_batch_of_parts(mode_, module_, batch, wants_stop_);
   micro_batches_.update();
   AccumulatedGradients accumulated(micro_batches_.parameters());
   std::vector<Tensor> losses;
@@ -88,12 +88,17 @@ Tensor LocalTraining::evaluate(const Batch& batch, MicroBatchLoss loss_fn) {
     MicroBatchPlan plan = this->plan(batch);
     plan.evaluates = true;
     const StepScale scale = plan.scale();
-    check_same_batch_of_parts(mode_, module_, batch);
+    is_stopped_ = check_same_batch_of_parts(mode_, module_, batch, wants_stop_);
     std::vector<Tensor> losses;
     NoObserver none;
     micro_batches_.run(plan, 0, batch, loss_fn, losses, none, [] {});
     return combine_losses(losses, scale);
   });
+}
+
+void LocalTraining::request_stop() {
+  wants_stop_ = true;
+  if (!divides_model(module_)) is_stopped_ = true;
 }
 
 double LocalTraining::clip_grad_norm_(double max_norm) {

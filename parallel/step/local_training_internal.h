@@ -30,6 +30,9 @@ class LocalTraining {
   nn::Module& module() const { return module_; }
   StepWatchers& watchers() { return watchers_; }
   NoSync no_sync() { return NoSync(&local_depth_); }
+  // If ranks have parts of the model, a request reaches all of them in the next step.
+  void request_stop();
+  bool is_stopped() const { return is_stopped_; }
   void end_failed_step(const std::exception& error);
 
  private:
@@ -50,6 +53,7 @@ class LocalTraining {
   BackwardHooks backwards_;
   int local_depth_ = 0;  // > 0: in no_sync
   bool has_checked_gradients_ = false;
+  bool wants_stop_ = false, is_stopped_ = false;
 };
 
 }  // namespace lockstep::parallel

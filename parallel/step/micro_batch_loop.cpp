@@ -24,24 +24,24 @@ void InTurn::for_each(int running, FunctionRef<void(int s)> body) {
   for (int s = 0; s < running; ++s) body(s);
 }
 
-Tensor InTurn::forward(int s, FunctionRef<Tensor()> body) {
+Tensor InTurn::forward(int s, int chunk, FunctionRef<Tensor()> body) {
   if (s > 0 && !buffers_.empty() && !view(s)) buffers_.enter(view(s).emplace());
   const Entered entered(*this, s);
-  observer_.begin_forward();
+  observer_.begin_forward({s, chunk});
   Tensor result = body();
   observer_.end_forward();
   return result;
 }
 
 Tensor InTurn::forward(int s, const Batch& batch, RowRange samples, MicroBatchLoss loss_fn) {
-  return forward(s, [&] { return loss_fn(narrow_rows(batch, samples)); });
+  return forward(s, 0, [&] { return loss_fn(narrow_rows(batch, samples)); });
 }
 
 void InTurn::run_backward(int s, int chunk, FunctionRef<void()> before, FunctionRef<void()> body) {
   const Entered entered(*this, s);
   sets_.begin(s, running(), chunk);
   before();
-  observer_.begin_backward();
+  observer_.begin_backward({s, chunk});
   body();
   observer_.end_backward();
   sets_.end(s, running(), chunk);
@@ -59,11 +59,14 @@ void InTurn::backward(int s, const Tensor& loss, std::int64_t weight) {
   run_backward(s, 0, before, [&] { weighted_backward(loss, weight); });
 }
 
-void InTurn::skip(bool evaluates) {
-  observer_.begin_forward();
+void InTurn::skip_forward(int s, int chunk) {
+  observer_.begin_forward({s, chunk});
   observer_.end_forward();
-  if (evaluates) return observer_.skip_backward();
-  observer_.begin_backward();
+}
+
+void InTurn::skip_backward(int s, int chunk, bool evaluates) {
+  if (evaluates) return observer_.skip_backward({s, chunk});
+  observer_.begin_backward({s, chunk});
   observer_.end_backward();
 }
 
@@ -93,7 +96,7 @@ void MicroBatchStep::run() {
     if (!plan_.evaluates) return backward(s, forward(s));
     const NoGradGuard no_grad;  // on the thread of the micro-batch
     forward(s);
-    executor_.skip_backward();
+    executor_.skip_backward(s);
   });
 }
 
@@ -120,11 +123,14 @@ void MicroBatchesInTurn::run(const MicroBatchPlan& plan, int first, const Batch&
   if (stages_) {
     stages_->run_micro_batches(
         {.plan = plan, .batch = batch, .loss_fn = loss_fn, .in_turn = executor, .losses = losses});
-    before_last();  // the losses are known here at the end only
+    if (plan.running() > 0) before_last();  // the losses are known here at the end only
     return;
   }
   step.run();
-  for (int rest = plan.micro_batches - plan.running(); rest > 0; --rest) executor.skip(plan.evaluates);
+  for (int s = plan.running(); s < plan.micro_batches; ++s) {
+    executor.skip_forward(s, 0);
+    executor.skip_backward(s, 0, plan.evaluates);
+  }
 }
 
 void MicroBatchesInTurn::take_gradients(const StepScale& scale) {

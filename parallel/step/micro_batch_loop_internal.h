@@ -36,7 +36,7 @@ class MicroBatchExecutor {
   virtual Tensor forward(int s, const Batch& batch, RowRange samples, MicroBatchLoss loss_fn) = 0;
   // Runs backward from a loss, times `weight`.
   virtual void backward(int s, const Tensor& loss, std::int64_t weight) = 0;
-  virtual void skip_backward() {}  // in an evaluation
+  virtual void skip_backward(int /*s*/) {}  // in an evaluation
 
  protected:
   ~MicroBatchExecutor() = default;
@@ -80,13 +80,15 @@ class InTurn final : public MicroBatchExecutor {
 
   void begin(int running);
   // body() with the random numbers and buffers of micro-batch s. `chunk` is that of the parameters that body() reaches.
-  Tensor forward(int s, FunctionRef<Tensor()> body);
+  Tensor forward(int s, int chunk, FunctionRef<Tensor()> body);
   void backward(int s, int chunk, FunctionRef<void()> body);
+  // In place of these for a micro-batch without samples. In an evaluation there is no backward, also with samples.
+  void skip_forward(int s, int chunk);
+  void skip_backward(int s, int chunk, bool evaluates);
   void for_each(int running, FunctionRef<void(int s)> body) override;
   Tensor forward(int s, const Batch& batch, RowRange samples, MicroBatchLoss loss_fn) override;
   void backward(int s, const Tensor& loss, std::int64_t weight) override;
-  void skip_backward() override { observer_.skip_backward(); }
-  void skip(bool evaluates);  // a micro-batch without samples
+  void skip_backward(int s) override { skip_backward(s, 0, /*evaluates=*/true); }
   GradientSets& sets() { return sets_; }
 
  private:
@@ -116,7 +118,8 @@ class MicroBatchesInTurn {
   GradientSets& sets() { return sets_; }
   bool has_buffers() const { return !buffers_.empty(); }
 
-  // `first` is the number of the process's first micro-batch. Calls `before_last` before the last backward.
+  // `first` is the number of the process's first micro-batch. Calls `before_last`, if there are samples, before the last
+  // backward; if the model is in stages, after it.
   void run(const MicroBatchPlan& plan, int first, const Batch& batch, MicroBatchLoss loss_fn,
            std::vector<Tensor>& losses, MicroBatchObserver& observer, FunctionRef<void()> before_last);
   // Sets grad() to the scaled sums over the micro-batches.

@@ -196,10 +196,7 @@ class WithoutRunners {
     }
   }
   ~WithoutRunners() {
-    for (const auto& [module, runners] : taken_) {
-      for (const auto& runner : runners) nn::remove_runner(*module, runner.get());
-      for (const auto& runner : runners) nn::add_runner(*module, runner);
-    }
+    for (const auto& [module, runners] : taken_) nn::set_runners(*module, runners);
   }
   WithoutRunners(const WithoutRunners&) = delete;
   WithoutRunners& operator=(const WithoutRunners&) = delete;

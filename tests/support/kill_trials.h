@@ -165,6 +165,12 @@ inline void run_job(const ls::parallel::InitOptions& options, bool unwinds, Tria
   }
 }
 
+// Between two looks at what other processes have written: yielding alone would take time from those processes.
+inline void pause_briefly() {
+  const timespec pause{0, 100'000};
+  nanosleep(&pause, nullptr);
+}
+
 inline void run_trial_rank(const KillTrial& trial, int rank, const std::string& group, int port, TrialBoard& board) {
   set_master(group);
   const ls::parallel::InitOptions options = options_of(trial, rank, group, port);
@@ -172,7 +178,7 @@ inline void run_trial_rank(const KillTrial& trial, int rank, const std::string& 
   if (rank == trial.victim) kill_points.arm(trial.point, trial.stops ? SIGSTOP : SIGKILL, &board.killed_at);
   if (rank == (trial.victim + 1) % trial.size) kill_points.delay_us = trial.slow_us;
   ++board.ready;
-  while (board.go == 0) sched_yield();
+  while (board.go == 0) pause_briefly();
   try {
     run_job(options, trial.unwinds, own);
   } catch (const ls::Error&) {
@@ -235,13 +241,13 @@ inline void run_kill_trial(const KillTrial& trial, KillTally& tally) {
     run_trial_rank(trial, rank, group, port, board);
     _exit(0);
   }
-  while (board.ready < trial.size) sched_yield();
+  while (board.ready < trial.size) pause_briefly();
   const std::int64_t begin = monotonic_us();
   board.go = 1;
   const pid_t victim = processes[static_cast<std::size_t>(trial.victim)];
   if (trial.point == 0 && trial.delay_us >= 0) {
     const TrialBoard::Rank& own = board.ranks[trial.victim];
-    while (own.phase < static_cast<int>(trial.phase) && !own.failed) sched_yield();
+    while (own.phase < static_cast<int>(trial.phase) && !own.failed) pause_briefly();
     const timespec pause{trial.delay_us / 1'000'000, trial.delay_us % 1'000'000 * 1000};
     nanosleep(&pause, nullptr);  // until the moment of the kill
     board.killed_at = monotonic_us();

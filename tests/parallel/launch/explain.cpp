@@ -17,7 +17,6 @@
 using explained::expect_golden;
 using explained::explain;
 using explained::Finished;
-using explained::read;
 
 TEST_CASE(
     "every message of an all_reduce is explained, and the last lines compare the measured bytes with the formula") {

@@ -13,7 +13,6 @@ namespace par = lockstep::parallel;
 using explained::expect_golden;
 using explained::explain;
 using explained::Finished;
-using explained::read;
 
 namespace {
 

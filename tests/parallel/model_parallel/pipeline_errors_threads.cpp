@@ -1,4 +1,9 @@
 // Pipelines on ranks that are threads: bytes, errors on all ranks, and ranks that differ.
+#include <cmath>
+#include <functional>
+#include <string>
+#include <vector>
+
 #include "tests/parallel/model_parallel/failing_stages.h"
 #include "tests/parallel/model_parallel/pipeline_bytes.h"
 
@@ -15,7 +20,7 @@ TEST_CASE("an exception in a stage ends the step on all threads") {
 }
 
 TEST_CASE("pipelines of ranks that differ are refused") {
-  const par::PipelineOptions plain = {.chain = {"first", "middle", "last"}, .micro_batches_per_rank = 4};
+  const par::PipelineOptions plain = {.chain = failing_stages::kChain, .micro_batches_per_rank = 4};
   struct Difference {
     std::function<void(par::PipelineOptions&)> apply;  // on rank 1
     std::string text;
@@ -28,12 +33,12 @@ TEST_CASE("pipelines of ranks that differ are refused") {
       {[](par::PipelineOptions& options) { options.table = par::ScheduleTable::make(par::Schedule::kGPipe, 2, 4, 1); },
        "rank 0 has schedule of 4 micro-batches"},
       {[](par::PipelineOptions& options) { options.weighting = par::Weighting::kSamples; }, "rank 0 has weighting 0"},
-      {[](par::PipelineOptions& options) { options.split_before = {"middle"}; },
-       "rank 0 has middle in stage 0, rank 1 has middle in stage 1"},
+      {[](par::PipelineOptions& options) { options.split_before = {"second"}; },
+       "rank 0 has second in stage 0, rank 1 has second in stage 1"},
       {[](par::PipelineOptions& options) {
-         options.chain = {"middle", "first", "last"};
+         options.chain = {"second", "first", "third", "last"};
        },
-       "rank 0 has first in stage 0, rank 1 has middle in stage 0"},
+       "rank 0 has first in stage 0, rank 1 has second in stage 0"},
   };
   for (const Difference& difference : differences) {
     with_group("local", 2, [&](const Group& group) {
@@ -52,7 +57,7 @@ TEST_CASE("a loss that is not a number reaches all stages") {
   with_group("local", 3, [](const Group& group) {
     const par::DeviceMesh mesh(group, {{"pp", 3}});
     Stages model;
-    par::Pipeline run(model, mesh["pp"], {.chain = {"first", "middle", "last"}, .micro_batches_per_rank = 4});
+    par::Pipeline run(model, mesh["pp"], {.chain = failing_stages::kChain, .micro_batches_per_rank = 4});
     ls::Tensor y = ls::ones({8, 8});
     y[5].fill_(kNan);
     const auto loss = [&](const ls::Tensor& in, const ls::Tensor& target) { return nn::mse_loss(model(in), target); };
