@@ -55,9 +55,9 @@ class ModelState {
   virtual ProcessGroup* group() const = 0;
   // The stages of the model, if they are on several ranks: a rank then has the parts and parameters of its own stages only.
   // Null: all ranks have all.
-  virtual const StageRunner* stages() const = 0;
+  virtual const StageRunner* stages() const { return nullptr; }
   // Whether this rank, of those with the same stages, saves what each of them has whole.
-  virtual bool is_first() const = 0;
+  virtual bool is_first() const { return !group() || group()->rank() == 0; }
   // One part or, of a tensor that is cut, several for each entry of the model's state_dict, with the same names, shapes
   // and dtypes on all ranks.
   virtual std::vector<StatePart> parts() const = 0;

@@ -17,6 +17,7 @@ TEST_CASE("pipelines of all ranks, chunks and schedules write the file of gradie
                           {.ranks = 2},
                           {.ranks = 3, .schedule = kGPipe},
                           {.ranks = 2, .chunks = 3, .schedule = kInterleaved},
+                          {.ranks = 3, .schedule = par::Schedule::kZeroBubble},
                           {.ranks = 8, .micro_batches = 8},
                           {.ranks = 4, .micro_batches = 8, .chunks = 2, .schedule = kInterleaved}});
 }
@@ -25,6 +26,11 @@ TEST_CASE("files of pipelines with momentum, frozen parameters and bfloat16") {
   check_files<WithMomentum>("local", {.dropout = 0.1, .frozen = true}, kFewLayouts);
   check_files<WithAdamW>("local", {.frozen = true, .unused = true}, kFewLayouts);
   check_files<WithAdamW>("local", {.dropout = 0.1, .bf16 = true}, kFewLayouts);
+}
+
+TEST_CASE("parameters that stages share are saved once, and loaded by all their ranks") {
+  check_files<WithAdamW>("local", {.dropout = 0.1, .tied = true},
+                         {{.ranks = 2}, {.ranks = 4}, {.ranks = 2, .chunks = 3, .schedule = kInterleaved}});
 }
 
 TEST_CASE("a stage without parameters of a group takes its options from the file") {
