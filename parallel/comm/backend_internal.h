@@ -154,6 +154,8 @@ class Backend {
   virtual std::uint32_t step_failed(std::uint64_t /*next*/, const std::string& /*why*/) { return 0; }
   // Shared with the groups that are split from this one. Null if the backend has none.
   virtual std::shared_ptr<Liveness> liveness() const { return nullptr; }
+  // Moves the bytes of messages that move only while this rank waits. Returns whether some are left.
+  virtual bool progress() { return false; }
   // Frees memory kept for later operations. All ranks call it at the same point.
   virtual void release_staging() {}
   // Starts an operation. Never called in a group of one rank.

@@ -217,6 +217,7 @@ class ProcessGroup {
   std::shared_ptr<void>& attachment_of(std::type_index type);
 
   std::unique_ptr<Staging> staging_;
+  friend class ProgressGuard;         // progress_internal.h
   std::unique_ptr<Backend> backend_;  // null in a group of one
   Rendezvous place_;
   InitOptions options_;

@@ -8,6 +8,7 @@
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/base/check_internal.h"
 #include "lockstep/base/finally_internal.h"
+#include "lockstep/parallel/comm/progress_internal.h"
 #include "lockstep/parallel/model_parallel/pipeline_step_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
 
@@ -46,6 +47,7 @@ void PipelineRunner::run_micro_batches(const StagedStep& step) const {
   LOCKSTEP_CHECK(!step_, "{}: a step was begun inside a step, by its loss function; call run.backward after it", op_);
   LOCKSTEP_CHECK(!is_whole_,
                  "{}: a step was begun inside gathered, where each rank has all stages; call it after gathered", op_);
+  const ProgressGuard progress(group.get());
   messages_.begin_step();
   PipelineStep own(*this, messages_, step);
   const Finally end([this] { step_ = nullptr; });

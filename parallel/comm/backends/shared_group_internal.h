@@ -6,7 +6,9 @@
 // operation.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <chrono>
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,6 +19,7 @@
 #include "lockstep/parallel/comm/backends/segment_internal.h"
 #include "lockstep/parallel/comm/backends/sleep_internal.h"
 #include "lockstep/parallel/comm/group_failure_internal.h"
+#include "lockstep/parallel/comm/progress_internal.h"
 
 namespace lockstep::parallel {
 
@@ -87,6 +90,7 @@ class SharedGroup final : public Backend {
   void release_staging() override;
   void fail_group(const std::string& why) override;
   bool has_failed() override { return static_cast<bool>(failure_); }
+  bool progress() override;
   std::uint32_t step_failed(std::uint64_t next, const std::string& why) override;
 
   // --- called by the operations ---
@@ -170,6 +174,9 @@ class SharedGroup final : public Backend {
   std::vector<std::shared_ptr<Transfer>> transfers_;
 };
 
+// Nothing wakes this rank for messages of other groups, so it looks for them.
+inline constexpr std::chrono::milliseconds kProgressSlice(1);
+
 // Spins, then sleeps in slices until `is_done`. Calls `look`, a liveness check, after every slice.
 template <class Check, class Look>
 void SharedGroup::wait_until(Check is_done, Look look) {
@@ -179,10 +186,11 @@ void SharedGroup::wait_until(Check is_done, Look look) {
   } while (spin.next());
   Deadline deadline(timeout_);
   while (!is_done()) {
+    const bool others_move = ProgressGuard::progress();
     {
       Sleeper sleeper(control_.header());
       if (is_done()) break;
-      sleeper.sleep(deadline.slice());
+      sleeper.sleep(others_move ? std::min(deadline.slice(), kProgressSlice) : deadline.slice());
     }
     if (!is_done()) look(deadline);
   }

@@ -99,6 +99,11 @@ bool SharedGroup::progress_transfers() {
   return any;
 }
 
+bool SharedGroup::progress() {
+  if (!failure_ && !transfers_.empty()) progress_transfers();
+  return !failure_ && !transfers_.empty();
+}
+
 void SharedGroup::wait(Transfer& transfer) {
   failure_.check_usable(transfer.call());
   const auto is_done = [&] {
