@@ -45,6 +45,7 @@
 #include "lockstep/parallel/comm/traffic.h"
 #include "lockstep/parallel/model_parallel/context_parallel.h"
 #include "lockstep/parallel/model_parallel/parallel.h"
+#include "lockstep/parallel/model_parallel/pipeline.h"
 #include "lockstep/parallel/model_parallel/styles.h"
 #include "lockstep/parallel/model_parallel/tensor_parallel.h"
 #include "lockstep/parallel/model_parallel/vocab_cross_entropy.h"

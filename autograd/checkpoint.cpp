@@ -63,6 +63,9 @@ class CheckpointNode final : public Node {
 
   Gradients run(Tensors& grads, const Needs& needs) override {
     LOCKSTEP_CHECK(!grad_mode(), "second derivatives are not supported; call the function without checkpoint");
+    LOCKSTEP_CHECK(!needs.is_split(),
+                   "the schedule zb1p runs this backward in two parts, and would recompute the function twice; use "
+                   "1f1b, or call the function without checkpoint");
     Pass pass = repeat();
     std::vector<Tensor> roots, gradients, wanted;
     for (std::size_t i = 0; i < grads.size(); ++i) {

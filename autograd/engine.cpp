@@ -24,6 +24,7 @@ struct NodeState {
   bool useful = true;             // a requested input is this node or leaf, or one that it leads to
   bool requested = false;         // a requested input is this node or leaf
   bool runs_inline = false;       // of a leaf: contributions are added to its gradient as they arrive
+  std::int32_t deferred = -1;     // of a node in a split backward: its index in PartI::rest or part_w; -1: none
   Tensors grads;                  // for each output (a leaf has one), the sum of the contributions that have arrived
   History& leaf_history() const { return static_cast<History&>(*leaf->autograd); }
 };
@@ -119,6 +120,7 @@ class Backward final : public Run {
     return std::move(captured_);
   }
 
+  bool accumulates() const override { return request_.inputs.empty(); }
   void at_end(Callback<void()> callback) override { callbacks_.push_back(std::move(callback)); }
   void at_error(Callback<void(const std::exception&)> callback) override {
     error_callbacks_.push_back(std::move(callback));
@@ -130,9 +132,11 @@ class Backward final : public Run {
   }
   void run_graph() {
     const TraceSpan span(TraceKind::kBackward, "backward");
+    for (std::size_t i = 0; i < request_.part_w.size(); ++i) roots_.push_back(resume(static_cast<std::int32_t>(i)));
     for (const Tensor& root : request_.roots) roots_.push_back(discover(root));
     if (!request_.inputs.empty()) mark_useful();
-    for (std::size_t i = 0; i < roots_.size(); ++i)
+    if (request_.part_i && !defer_edges(*request_.part_i)) return;
+    for (std::size_t i = 0; i < request_.roots.size(); ++i)
       receive(roots_[i], history(request_.roots[i])->output, request_.gradients[i]);
     for (const std::int32_t root : roots_) mark_ready(root);
     while (!ready_.empty()) run_node(pop_ready());
@@ -161,21 +165,62 @@ class Backward final : public Run {
     return index;
   }
 
-  // Finds all nodes and leaves that `root` leads to, and counts the edges into each. Returns the index of the root's state.
+  // Finds all nodes and leaves that `root` leads to, counts the edges into each, and calls the run hooks. Returns the index
+  // of the root's state.
   std::int32_t discover(const Tensor& root) {
     Node* const node = history(root)->node.get();
     const std::int32_t start = state_of(node, node ? nullptr : root.ref().get());
+    explore();
+    return start;
+  }
+  void explore() {
     while (!unexplored_.empty()) {
       const std::int32_t from = unexplored_.back();
       unexplored_.pop_back();
       state(from).first_target = static_cast<std::int32_t>(targets_.size());
+      for (const Callback<void(Run&)>& hook : state(from).node->run_hooks) hook(*this);
+      const std::int32_t deferred = state(from).deferred;
+      std::size_t i = 0;
       for (const Edge& edge : state(from).node->edges) {
-        const std::int32_t to = edge.wanted() ? state_of(edge.node.get(), edge.leaf.ref().get()) : -1;
+        const bool runs = edge.wanted() && (deferred < 0 || resumed(deferred).edges[i]);
+        const std::int32_t to = runs ? state_of(edge.node.get(), edge.leaf.ref().get()) : -1;
         if (to >= 0) ++state(to).pending;
         targets_.push_back(to);
+        ++i;
       }
     }
+  }
+
+  DeferredNode& resumed(std::int32_t index) { return request_.part_w[static_cast<std::size_t>(index)]; }
+  // Part W: adds a node with complete gradients, and explores its edges that part I has left. Returns the index of the
+  // node's state.
+  std::int32_t resume(std::int32_t deferred) {
+    const std::int32_t start = state_of(resumed(deferred).node.get(), nullptr);
+    state(start).deferred = deferred;
+    state(start).grads = std::move(resumed(deferred).grads);
+    explore();
     return start;
+  }
+
+  // Part I: takes the edges that do not lead to the input out of this backward, and lists the nodes that have some.
+  // Returns false if the root does not lead to the input.
+  bool defer_edges(PartI& part) {
+    part.reaches_input = state(roots_[0]).useful;
+    if (!part.reaches_input) return false;
+    for (NodeState& each : states_) {
+      if (!each.node || !each.useful) continue;
+      for (std::size_t i = 0; i < each.node->edges.size(); ++i) {
+        std::int32_t& to = targets_[static_cast<std::size_t>(each.first_target) + i];
+        if (to < 0 || state(to).useful) continue;
+        to = -1;
+        if (each.deferred < 0) {
+          each.deferred = static_cast<std::int32_t>(part.rest.size());
+          part.rest.push_back({Ref<Node>::share(each.node), {}, std::vector<bool>(each.node->edges.size())});
+        }
+        part.rest.back().edges[i] = true;
+      }
+    }
+    return true;
   }
 
   // Marks the nodes and leaves that are a requested input or lead to one. Edges lead from newer operations to older ones,
@@ -241,9 +286,11 @@ class Backward final : public Run {
   void run_node(NodeState& at) {
     Node& node = *at.node;
     bool any = false;
+    PartI* const part_i = at.deferred < 0 ? nullptr : request_.part_i;
     for (const Node::Hook& hook : node.hooks) {
-      if (at.grads[hook.output].defined()) apply_hook(hook, at.grads[hook.output]);
+      if (at.grads[hook.output].defined() && (at.deferred < 0 || part_i)) apply_hook(hook, at.grads[hook.output]);
     }
+    if (part_i) part_i->rest[static_cast<std::size_t>(at.deferred)].grads = at.grads;
     for (std::uint32_t i = 0; i < at.grads.size(); ++i) {
       any = any || at.grads[i].defined();
       if (at.requested) capture(&node, i, at.grads[i]);
@@ -274,8 +321,9 @@ class Backward final : public Run {
       const NodeContext context(node);
       const TraceSpan span(TraceKind::kBackward, node.name);
       const void* const view_taker = request_.inputs.empty() && !grad_mode() ? this : nullptr;
-      const bool retain = request_.retain_graph || request_.create_graph;
-      Gradients gradients = node.run(at.grads, Needs(node, wanted, view_taker, retain));
+      const bool is_split = at.deferred >= 0;
+      const bool retain = request_.retain_graph || request_.create_graph || (is_split && request_.part_i);
+      Gradients gradients = node.run(at.grads, Needs(node, wanted, view_taker, retain, is_split));
       if (!retain) node.release();
       LOCKSTEP_CHECK(gradients.size() >= node.edges.size() || gradients.empty(), "returned {} gradients for {} inputs",
                      gradients.size(), node.edges.size());

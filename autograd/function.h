@@ -29,7 +29,8 @@ class Context {
   void save_for_backward(const std::vector<Tensor>& tensors);
   /// Saved tensor `index`. Throws InvalidArgument if fewer were saved.
   Tensor saved(std::size_t index) const;
-  /// True if the gradient of Tensor argument `index` is needed. For use in backward.
+  /// True if the gradient of Tensor argument `index` is needed. For use in backward, which the pipeline schedule zb1p
+  /// runs twice, each time for some of the arguments.
   bool needs_input_grad(std::size_t index) const { return (wanted_ >> index & 1u) != 0; }
 
  private:

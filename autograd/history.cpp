@@ -62,17 +62,7 @@ void Tensor::backward() const { backward(Tensor()); }
 void Tensor::backward(const BackwardOptions& options) const { backward(Tensor(), options); }
 
 void Tensor::backward(const Tensor& gradient, const BackwardOptions& options) const {
-  LOCKSTEP_CHECK(requires_grad(),
-                 "backward: {} does not depend on a tensor that requires grad (or was computed under NoGradGuard)",
-                 describe(*this));
-  Tensor seed = gradient;
-  if (!seed.defined()) {
-    LOCKSTEP_CHECK(numel() == 1, "backward: {} has {} elements; reduce it to one, or pass a gradient", describe(*this),
-                   numel());
-    seed = raw::full(shape(), 1, this->options());
-  }
-  LOCKSTEP_CHECK(seed.shape() == shape() && seed.dtype() == dtype() && seed.device() == device(),
-                 "backward: the gradient is {}, the tensor {}", describe(seed), describe(*this));
+  const Tensor seed = autograd::root_gradient(*this, gradient);
   if (options.create_graph) {
     warn(
         "backward: create_graph",
@@ -115,6 +105,21 @@ HookHandle Tensor::register_hook(Callback<Tensor(const Tensor&)> hook) const {
 
 namespace autograd {
 
+Tensor root_gradient(const Tensor& root, const Tensor& gradient) {
+  LOCKSTEP_CHECK(root.requires_grad(),
+                 "backward: {} does not depend on a tensor that requires grad (or was computed under NoGradGuard)",
+                 describe(root));
+  Tensor seed = gradient;
+  if (!seed.defined()) {
+    LOCKSTEP_CHECK(root.numel() == 1, "backward: {} has {} elements; reduce it to one, or pass a gradient",
+                   describe(root), root.numel());
+    seed = raw::full(root.shape(), 1, root.options());
+  }
+  LOCKSTEP_CHECK(seed.shape() == root.shape() && seed.dtype() == root.dtype() && seed.device() == root.device(),
+                 "backward: the gradient is {}, the tensor {}", describe(seed), describe(root));
+  return seed;
+}
+
 void set_gradient_view(const Tensor& leaf, Tensor view) {
   if (!view.defined()) {  // the leaf may have been frozen in the meantime
     if (History* own = history(leaf)) {
@@ -153,6 +158,11 @@ HookHandle register_leaf_hook(const Tensor& leaf, Callback<void(Run&)> hook) {
   const std::uint64_t id = next_id(hooks);
   hooks.push_back({id, std::move(hook)});
   return HookHandle([leaf, id] { remove_hook(history(leaf)->leaf_hooks, id); });
+}
+
+void register_run_hook(const Tensor& result, Callback<void(Run&)> hook) {
+  LOCKSTEP_CHECK(!result.is_leaf(), "register_run_hook: {} is not the result of an operation", describe(result));
+  history(result)->node->run_hooks.push_back(std::move(hook));
 }
 
 std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,

@@ -1,5 +1,5 @@
-// The autograd state of a tensor, and the functions that parallel/ needs for leaves: bucket views for their gradients,
-// and hooks on the completed gradients.
+// The autograd state of a tensor, and the functions that parallel/ needs: for leaves bucket views for their gradients and
+// hooks on the completed gradients, for results hooks on the backwards that include them.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,11 @@
 
 namespace lockstep::autograd {
 
-// The interface of a running backward for leaf hooks.
+// The interface of a running backward for hooks.
 class Run {
  public:
+  // Whether gradients are added to the leaves' grad(); false in autograd::grad.
+  virtual bool accumulates() const = 0;
   // Calls `callback` once, after the last leaf hook of this backward and the callbacks added before it. A callback may
   // add another.
   virtual void at_end(Callback<void()> callback) = 0;
@@ -60,5 +62,8 @@ void set_separate_contributions(const Tensor& leaf, bool whole);
 std::uint32_t gradient_copies(const Tensor& leaf);
 // Calls `hook` in each backward that reaches the leaf, when the leaf's gradient is complete.
 HookHandle register_leaf_hook(const Tensor& leaf, Callback<void(Run&)> hook);
+// Calls `hook` at the beginning of each backward from `result`, or from a tensor that was computed from it: also in one
+// that an exception ends before it reaches `result`. The graph owns the hook.
+void register_run_hook(const Tensor& result, Callback<void(Run&)> hook);
 
 }  // namespace lockstep::autograd

@@ -20,6 +20,7 @@
 namespace lockstep::autograd {
 
 class Node;
+class Run;
 struct History;
 
 /// The gradients of an operation's inputs, in order; undefined where none is needed.
@@ -46,8 +47,8 @@ struct Edge {
 /// Tells a closure which gradients are needed, and where it may write them.
 class Needs {
  public:
-  Needs(const Node& node, std::uint64_t wanted, const void* view_taker, bool retains_graph)
-      : node_(node), wanted_(wanted), view_taker_(view_taker), retains_graph_(retains_graph) {}
+  Needs(const Node& node, std::uint64_t wanted, const void* view_taker, bool retains_graph, bool is_split)
+      : node_(node), wanted_(wanted), view_taker_(view_taker), retains_graph_(retains_graph), is_split_(is_split) {}
   /// Whether input `input` needs a gradient.
   bool operator[](std::size_t input) const { return input >= 64 || (wanted_ >> input & 1u); }
   /// The bucket view of the leaf that is this input, if this is the leaf's first contribution and grad mode is off;
@@ -55,12 +56,15 @@ class Needs {
   Tensor view(std::size_t input) const;
   /// Whether the graph may run backward again.
   bool retains_graph() const { return retains_graph_; }
+  /// Whether another run of the closure, with complementary needs, computes the other gradients (a split backward). Both
+  /// runs must compute each gradient as a run that computes all of them does.
+  bool is_split() const { return is_split_; }
 
  private:
   const Node& node_;
   std::uint64_t wanted_;    // bit i: input i
   const void* view_taker_;  // the backward, if gradients may be written to bucket views
-  bool retains_graph_;
+  bool retains_graph_, is_split_;
 };
 
 /// A tensor saved for backward. Reading it throws if it was changed in place since. Saves nothing while grad mode is
@@ -122,6 +126,7 @@ class Node : public RefCounted<Node>, public SmallObject {
     Callback<Tensor(const Tensor&)> run;
   };
   std::vector<Hook> hooks;
+  std::vector<Callback<void(Run&)>> run_hooks;  ///< see register_run_hook (history_internal.h)
 
   /// The saved output `index`, with its history if grad mode is on.
   Tensor output(std::size_t index);

@@ -68,7 +68,7 @@ double mlp_step(Mlp& model, Net& net, std::int64_t rows) {
   });
 }
 
-double worst(const Shared* shared) { return std::max(shared->results[0][0], shared->results[1][0]); }
+double worst(const Shared* shared) { return shared->greatest(2); }
 
 double plain_step(std::int64_t rows) {
   return worst(bench::run_ranks(2, [&](int rank, Shared& shared) {

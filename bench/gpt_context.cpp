@@ -8,8 +8,8 @@
 // be a parameter, of which each rank has a copy.
 #include <fmt/format.h>
 
-#include <map>
-#include <string>
+#include <memory>
+#include <vector>
 
 #include "support/gpt.h"  // of the samples
 #include "support/gpt_shapes.h"
@@ -68,22 +68,12 @@ class Trainer {
 };
 
 double time_of(const Variant& of) {
-  constexpr int kSteps = 4;
   const Shared* const shared = bench::run_group(of.ranks, [&](const Group& group, Shared& shared) {
     Trainer trainer(group, of, {.layers = 2, .heads = 8, .width = 512, .context = 256}, 4, 256);
     trainer.step();
-    std::vector<double> seconds;
-    for (int i = 0; i < kSteps; ++i) {
-      shared.meet(of.ranks);
-      const double start = bench::seconds_now();
-      trainer.step();
-      seconds.push_back(bench::seconds_now() - start);
-    }
-    shared.results[group->rank()][0] = bench::median(seconds);
+    shared.results[group->rank()][0] = bench::time_together(shared, of.ranks, [&] { trainer.step(); });
   });
-  double slowest = 0;
-  for (int rank = 0; rank < of.ranks; ++rank) slowest = std::max(slowest, shared->results[rank][0]);
-  return slowest;
+  return shared->greatest(of.ranks);
 }
 
 double memory_of(const Variant& of, std::int64_t time) {
@@ -95,9 +85,7 @@ double memory_of(const Variant& of, std::int64_t time) {
     const auto stats = ls::allocator_stats();
     shared.results[group->rank()][0] = static_cast<double>(stats.peak_bytes + stats.communication_bytes);
   });
-  double most = 0;
-  for (int rank = 0; rank < of.ranks; ++rank) most = std::max(most, shared->results[rank][0]);
-  return most;
+  return shared->greatest(of.ranks);
 }
 
 // The slowest rank's time to make the groups of three axes, in seconds.
@@ -113,19 +101,7 @@ double mesh_time() {
     }
     shared.results[group->rank()][0] = bench::median(seconds);
   });
-  double slowest = 0;
-  for (int rank = 0; rank < kRanks; ++rank) slowest = std::max(slowest, shared->results[rank][0]);
-  return slowest;
-}
-
-void compare_times() {
-  constexpr int kRounds = 5;
-  std::map<std::string, std::vector<double>> seconds;
-  for (int round = 0; round < kRounds; ++round) {
-    for (const Variant& of : kVariants) seconds[of.name].push_back(time_of(of));
-  }
-  for (const Variant& of : kVariants)
-    bench::print_row(fmt::format("context_512_{}", of.name), bench::median(seconds[of.name]));
+  return shared->greatest(kRanks);
 }
 
 void find_longest(const Variant& of) {
@@ -144,7 +120,7 @@ void find_longest(const Variant& of) {
 
 int main() {
   if (bench::wanted("mesh_2x2x2")) bench::print_row("mesh_2x2x2", mesh_time());
-  if (bench::wanted("context_512")) compare_times();
+  if (bench::wanted("context_512")) bench::compare_times("context_512_", kVariants, time_of);
   for (const Variant& of : kVariants) {
     Variant four = of;
     four.ranks = 4;

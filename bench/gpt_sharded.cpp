@@ -4,13 +4,15 @@
 //
 // With --losses FOLDER it trains a GPT of width 128 for 20 steps in stage 3, and writes the initial weights, the data and
 // the losses, for peers/torch_fsdp.py.
-#include <fmt/format.h>
-
-#include <fstream>
-#include <string_view>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "support/gpt.h"  // of the samples
 #include "support/gpt_shapes.h"
+#include "support/losses.h"
 #include "support/ranks.h"
 #include "support/timing.h"
 
@@ -101,40 +103,32 @@ void compare_mlp(const Group& group, Shared& shared) {
       group, shared, [] { return std::make_unique<Mlp>(); }, {"fc1"}, x, y, ls::nn::CrossEntropyLoss(), 20, 21);
 }
 
-void write_losses(const Group& group, const std::string& folder) {
+bench::ShortRun short_run(const Group& group) {
   ls::manual_seed(0);
   const ls::Tensor x = ls::randint(bench::kGptVocabulary, {16, 128}), y = ls::randint(bench::kGptVocabulary, {16, 128});
   samples::Gpt model(bench::kGptVocabulary, {.layers = 4, .heads = 8, .width = 128, .context = 128});
-  if (group->rank() == 0) {
-    ls::StateDict start;
-    for (const auto& [name, tensor] : model.state_dict()) start.insert("model." + name, tensor);
-    start.insert("x", x);
-    start.insert("y", y);
-    ls::save(start, folder + "/start.safetensors");
-  }
+  bench::ShortRun result;
+  for (const auto& [name, tensor] : model.state_dict()) result.start.insert("model." + name, tensor.clone());
+  result.start.insert("x", x);
+  result.start.insert("y", y);
   par::ShardedDataParallel run(model, group);
   ls::optim::AdamW optimizer(run.parameters(), {.lr = 1e-3});
   const std::int64_t first = 8 * group->rank();
-  std::string losses;
   for (int step = 0; step < 20; ++step) {
     optimizer.zero_grad();
     const ls::Tensor loss = run.backward(
         x.narrow(0, first, 8), y.narrow(0, first, 8),
         [&](const ls::Tensor& x, const ls::Tensor& y) { return samples::next_character_loss(model(x), y); });
     optimizer.step();
-    losses += (losses.empty() ? "[" : ", ") + fmt::format("{:.9g}", loss.item<double>());
+    result.losses.push_back(loss.item<double>());
   }
-  if (group->rank() == 0) std::ofstream(folder + "/ours.json") << losses << "]\n";
+  return result;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc == 3 && argv[1] == std::string_view("--losses")) {
-    const std::string folder = argv[2];
-    bench::run_group(2, [&](const Group& group, Shared&) { write_losses(group, folder); });
-    return 0;
-  }
+  if (bench::write_losses(argc, argv, short_run)) return 0;
   if (bench::wanted("sharded_gpt_512")) print("sharded_gpt_512", bench::run_group(2, compare_gpt));
   if (bench::wanted("sharded_mlp_128")) print("sharded_mlp_128", bench::run_group(2, compare_mlp));
 }

@@ -11,12 +11,11 @@
 // initial weights, the data and the losses, for peers/torch_tensor.py.
 #include <fmt/format.h>
 
-#include <fstream>
-#include <map>
 #include <optional>
-#include <string>
-#include <string_view>
+#include <utility>
 
+#include "support/blocks.h"
+#include "support/losses.h"
 #include "support/ranks.h"
 #include "support/timing.h"
 
@@ -26,54 +25,10 @@ namespace par = lockstep::parallel;
 
 namespace {
 
+using bench::Blocks;
 using bench::Group;
+using bench::kVocabulary;
 using bench::Shared;
-
-constexpr std::int64_t kVocabulary = 64;
-
-struct Block : nn::Module {
-  std::int64_t head_dim;
-  nn::LayerNorm& norm1;
-  nn::Linear& query;
-  nn::Linear& key;
-  nn::Linear& value;
-  nn::Linear& proj;
-  nn::LayerNorm& norm2;
-  nn::Linear& up;
-  nn::Linear& down;
-  Block(std::int64_t width, std::int64_t heads)
-      : head_dim(width / heads), norm1(add<nn::LayerNorm>("norm1", ls::Shape{width})),
-        query(add<nn::Linear>("query", width, width, nn::LinearOptions{.bias = false})),
-        key(add<nn::Linear>("key", width, width, nn::LinearOptions{.bias = false})),
-        value(add<nn::Linear>("value", width, width, nn::LinearOptions{.bias = false})),
-        proj(add<nn::Linear>("proj", width, width)), norm2(add<nn::LayerNorm>("norm2", ls::Shape{width})),
-        up(add<nn::Linear>("up", width, 4 * width, nn::LinearOptions{.bias = false})),
-        down(add<nn::Linear>("down", 4 * width, width)) {}
-  ls::Tensor forward(const ls::Tensor& x) const override {
-    const auto heads = [&](const ls::Tensor& t) {
-      return t.reshape({t.size(0), t.size(1), -1, head_dim}).transpose(1, 2);
-    };
-    const ls::Tensor y = norm1(x);
-    const ls::Tensor attended =
-        ls::scaled_dot_product_attention(heads(query(y)), heads(key(y)), heads(value(y)), {.is_causal = true});
-    const ls::Tensor sum = x + proj(attended.transpose(1, 2).flatten(2));
-    return sum + down(ls::gelu(up(norm2(sum))));
-  }
-};
-
-struct Blocks : nn::Module {
-  nn::Embedding& tokens;
-  nn::ModuleList& blocks;
-  Blocks(int layers, std::int64_t width, std::int64_t heads)
-      : tokens(add<nn::Embedding>("tokens", kVocabulary, width)), blocks(add<nn::ModuleList>("blocks")) {
-    for (int i = 0; i < layers; ++i) blocks.push_back(Block(width, heads));
-  }
-  ls::Tensor forward(const ls::Tensor& ids) const override {
-    ls::Tensor x = tokens(ids);
-    for (nn::Module& block : blocks) x = block(x);
-    return x;
-  }
-};
 
 par::ParallelPlan plan_of(bool sequence) {
   par::ParallelPlan plan = {{"blocks.*.query", par::ColwiseParallel{}}, {"blocks.*.key", par::ColwiseParallel{}},
@@ -129,35 +84,23 @@ class Trainer {
 };
 
 double time_of(const Variant& of) {
-  constexpr int kSteps = 4;
   const Shared* const shared = bench::run_group(of.ranks, [&](const Group& group, Shared& shared) {
     Trainer trainer(group, of, 2, 512, ls::randint(kVocabulary, {4, 256}), ls::randn({4, 256, 512}));
     trainer.step();
-    std::vector<double> seconds;
-    for (int i = 0; i < kSteps; ++i) {
-      shared.meet(of.ranks);
-      const double begin = bench::seconds_now();
-      trainer.step();
-      seconds.push_back(bench::seconds_now() - begin);
-    }
-    shared.results[group->rank()][0] = bench::median(seconds);
+    shared.results[group->rank()][0] = bench::time_together(shared, of.ranks, [&] { trainer.step(); });
   });
-  double slowest = 0;
-  for (int rank = 0; rank < of.ranks; ++rank) slowest = std::max(slowest, shared->results[rank][0]);
-  return slowest;
+  return shared->greatest(of.ranks);
 }
 
-void write_losses(const Group& group, const std::string& folder) {
+bench::ShortRun short_run(const Group& group) {
   ls::manual_seed(0);
   const ls::Tensor x = ls::randint(kVocabulary, {4, 64}), y = ls::randn({4, 64, 128});
   Trainer trainer(group, {.name = "", .ranks = 2, .slices = 4}, 2, 128, x, y);
-  std::string losses;
-  for (int step = 0; step < 20; ++step) losses += fmt::format("{}{:.9g}", step == 0 ? "[" : ", ", trainer.step());
-  if (group->rank() != 0) return;
-  trainer.start.insert("x", x);
-  trainer.start.insert("y", y);
-  ls::save(trainer.start, folder + "/start.safetensors");
-  std::ofstream(folder + "/ours.json") << losses << "]\n";
+  bench::ShortRun run{.start = trainer.start, .losses = {}};
+  run.start.insert("x", x);
+  run.start.insert("y", y);
+  for (int step = 0; step < 20; ++step) run.losses.push_back(trainer.step());
+  return run;
 }
 
 double saved_bytes(const Group& group, const Variant& of, int layers, std::int64_t width) {
@@ -181,30 +124,15 @@ void print_activations(const Variant& of) {
     const double block = (saved_bytes(group, of, 6, kWidth) - saved_bytes(group, of, 2, kWidth)) / 4;
     shared.results[group->rank()][0] = block / (4.0 * 2 * 256 * kWidth);
   });
-  double most = 0;
-  for (int rank = 0; rank < of.ranks; ++rank) most = std::max(most, shared->results[rank][0]);
-  fmt::print("{{\"name\": \"activations_{}_ranks{}\", \"units\": {:.3f}}}\n", of.ranks, of.sequence ? "_sp" : "", most);
-}
-
-void compare_times() {
-  constexpr int kRounds = 5;
-  std::map<std::string, std::vector<double>> seconds;
-  for (int round = 0; round < kRounds; ++round) {
-    for (const Variant& of : kVariants) seconds[of.name].push_back(time_of(of));
-  }
-  for (const Variant& of : kVariants)
-    bench::print_row(fmt::format("tensor_512_{}", of.name), bench::median(seconds[of.name]));
+  fmt::print("{{\"name\": \"activations_{}_ranks{}\", \"units\": {:.3f}}}\n", of.ranks, of.sequence ? "_sp" : "",
+             shared->greatest(of.ranks));
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc == 3 && argv[1] == std::string_view("--losses")) {
-    const std::string folder = argv[2];
-    bench::run_group(2, [&](const Group& group, Shared&) { write_losses(group, folder); });
-    return 0;
-  }
-  if (bench::wanted("tensor_512")) compare_times();
+  if (bench::write_losses(argc, argv, short_run)) return 0;
+  if (bench::wanted("tensor_512")) bench::compare_times("tensor_512_", kVariants, time_of);
   if (!bench::wanted("activations")) return 0;
   for (const int ranks : {1, 2, 4, 8}) {
     for (const bool sequence : {false, true}) print_activations({"", ranks, 8, sequence});

@@ -13,6 +13,7 @@
 #include "lockstep/base/warning.h"
 #include "lockstep/nn/layers/layers.h"
 #include "lockstep/nn/module_internal.h"
+#include "lockstep/nn/module_runner_internal.h"
 #include "lockstep/tensor/random/random_draws_internal.h"
 
 namespace lockstep::nn {
@@ -145,6 +146,11 @@ Tensor Module::operator()(const Tensor& x) const {
 
 Tensor Module::operator()(const std::vector<Tensor>& inputs) const {
   return run([&] { return hooks_ ? forward_with_hooks(inputs, /*is_single=*/false) : forward_inputs(inputs); });
+}
+
+Tensor run_without_hooks(const Module& module, const std::vector<Tensor>& inputs) {
+  const auto forward = [&](const std::vector<Tensor>& x) { return module.forward_inputs(x); };
+  return module.run([&] { return run_inside(runners_of(module), inputs, forward); });
 }
 
 std::string Module::type_name() const {

@@ -152,6 +152,7 @@ class Module {
   friend void add_runner(Module& module, std::shared_ptr<const ModuleRunner> runner);
   friend void remove_runner(Module& module, const ModuleRunner* runner);
   friend std::vector<std::shared_ptr<const ModuleRunner>> runners_of(const Module& module);
+  friend Tensor run_without_hooks(const Module& module, const std::vector<Tensor>& inputs);
   friend std::vector<ListedTensor> listed_tensors(const Module& module);
   friend void set_parameter(Module& module, const std::string& name, const Parameter& parameter);
   friend void replace_parameter(Module& module, const std::string& name, const std::vector<Parameter>& slices);

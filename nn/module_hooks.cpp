@@ -80,6 +80,11 @@ std::vector<std::shared_ptr<const ModuleRunner>> runners_of(const Module& module
   return module.hooks_ ? module.hooks_->runners : std::vector<std::shared_ptr<const ModuleRunner>>();
 }
 
+void set_runners(Module& module, const std::vector<std::shared_ptr<const ModuleRunner>>& runners) {
+  for (const auto& each : runners_of(module)) remove_runner(module, each.get());
+  for (const auto& each : runners) add_runner(module, each);
+}
+
 Tensor run_inside(std::span<const std::shared_ptr<const ModuleRunner>> runners, const std::vector<Tensor>& inputs,
                   ModuleRunner::Forward forward) {
   if (runners.empty()) return forward(inputs);

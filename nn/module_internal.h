@@ -35,13 +35,15 @@ void replace_parameter(Module& module, const std::string& name, const std::vecto
 void set_parameter(Module& module, const std::string& name, const Parameter& parameter);
 // "blocks.0.up.weight[2/4]", or the last part of it for a slice whose name is that within the module.
 std::string slice_name(const std::string& name, const ParameterSlice& slice);
-// Throws InvalidArgument if a parameter is a slice: "op: up.weight is slice 2 of 4 of a parameter ...; fix".
-void refuse_slices(const char* op, const std::vector<Parameter>& parameters, const char* fix);
+// Throws InvalidArgument if a parameter is a slice, "op: up.weight is slice 2 of 4 of a parameter ...; fix", or in a
+// stage of a pipeline.
+void refuse_parts(const char* op, const std::vector<Parameter>& parameters, const char* fix);
 // A parameter or buffer of a module whose parameters may be slices.
 struct ListedTensor {
   std::string name;                       // "up.weight", or "up.weight[2/4]" for a slice
   Tensor tensor;                          // detached; shares storage with the module's
   const ParameterSlice* slice = nullptr;  // null: a whole tensor
+  const TensorSlot* id = nullptr;         // of the parameter or buffer
 
   std::string whole_name() const;  // "up.weight", that of the tensor before tensor parallelism has cut it
 };

@@ -42,6 +42,11 @@ void add_runner(Module& module, std::shared_ptr<const ModuleRunner> runner);
 void remove_runner(Module& module, const ModuleRunner* runner);
 // The outermost first.
 std::vector<std::shared_ptr<const ModuleRunner>> runners_of(const Module& module);
+// Replaces them, for example by the same ones in their order after some were removed for a while.
+void set_runners(Module& module, const std::vector<std::shared_ptr<const ModuleRunner>>& runners);
+
+// The module's call with `inputs`, without its forward hooks: as if a part of the forward ran by itself.
+Tensor run_without_hooks(const Module& module, const std::vector<Tensor>& inputs);
 
 // forward(inputs) inside the runners.
 Tensor run_inside(std::span<const std::shared_ptr<const ModuleRunner>> runners, const std::vector<Tensor>& inputs,

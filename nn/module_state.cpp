@@ -16,10 +16,13 @@
 namespace lockstep::nn {
 namespace {
 
-// Throws InvalidArgument if a parameter is deferred, before anything is changed.
-void check_values(const std::vector<Parameter>& parameters) {
+// Throws InvalidArgument if a parameter is deferred or in a stage of a pipeline, before anything is changed.
+void check_can_convert(const std::vector<Parameter>& parameters) {
   for (const Parameter& parameter : parameters) {
     if (is_deferred(parameter.master())) throw_deferred();
+    LOCKSTEP_CHECK(parameter.sharding() != Sharding::kStage,
+                   "Module::to: the parameters are those of one stage of a pipeline, and other ranks have the others; "
+                   "convert the model before the Pipeline is constructed");
   }
 }
 
@@ -117,14 +120,14 @@ std::string enumerate(const std::vector<std::string>& names) {
 }
 
 void Module::to(Device device) {
-  check_values(parameters());
+  check_can_convert(parameters());
   convert_all(*this, [&](const Tensor& tensor) { return tensor.to(device); });
 }
 
 void Module::to(DType dtype) {
   LOCKSTEP_CHECK(lockstep::is_floating_point(dtype), "{}: to({}): parameters need a floating-point dtype", type_name(),
                  lockstep::name(dtype));
-  check_values(parameters());
+  check_can_convert(parameters());
   convert_all(*this, [&](const Tensor& tensor) { return tensor.is_floating_point() ? tensor.to(dtype) : tensor; });
 }
 
@@ -132,11 +135,14 @@ std::string slice_name(const std::string& name, const ParameterSlice& slice) {
   return fmt::format("{}[{}/{}]", name, slice.index, slice.of);
 }
 
-void refuse_slices(const char* op, const std::vector<Parameter>& parameters, const char* fix) {
+void refuse_parts(const char* op, const std::vector<Parameter>& parameters, const char* fix) {
   for (const Parameter& parameter : parameters) {
     if (const ParameterSlice* const slice = parameter.slice())
       throw InvalidArgument(fmt::format("{}: {} is slice {} of {} of a parameter that tensor parallelism has cut; {}",
                                         op, slice_name(slice->name, *slice), slice->index, slice->of, fix));
+    LOCKSTEP_CHECK(parameter.sharding() != Sharding::kStage,
+                   "{}: the parameters are those of one stage of a pipeline, and other ranks have the others; {}", op,
+                   fix);
   }
 }
 
@@ -160,8 +166,8 @@ void replace_parameter(Module& module, const std::string& name, const std::vecto
 }
 
 StateDict Module::state_dict() const {
-  refuse_slices("state_dict", parameters(),
-                "save with parallel::save_checkpoint, or read whole parameters inside run.gathered");
+  refuse_parts("state_dict", parameters(),
+               "save with parallel::save_checkpoint, or read whole parameters inside run.gathered");
   return listed_state(*this);
 }
 
@@ -175,7 +181,10 @@ std::vector<ListedTensor> listed_tensors(const Module& of) {
     const auto add = [&](const auto& entries) {
       for (const auto& [name, handle] : entries) {
         if (!handle->master().defined()) continue;
-        list.push_back({.name = join(path, name), .tensor = handle->master().detach(), .slice = handle->slice()});
+        list.push_back({.name = join(path, name),
+                        .tensor = handle->master().detach(),
+                        .slice = handle->slice(),
+                        .id = handle->id()});
       }
     };
     add(module.parameters_);
@@ -218,6 +227,7 @@ void copy_state_dict(const StateDict& own, const StateDict& dict) {
 }
 
 LoadStateDictResult Module::load_state_dict(const StateDict& dict, const LoadStateDictOptions& options) {
+  refuse_parts("load_state_dict", parameters(), "load with parallel::load_checkpoint");
   const StateDict own = state_dict();
   LoadStateDictResult names = check_state_dict(own, dict, options.strict);
   copy_state_dict(own, dict);

@@ -16,12 +16,13 @@
 
 namespace lockstep::nn {
 
-/// How ShardedDataParallel distributes a parameter over ranks. Functions that would be wrong for a part of the model
-/// refuse such parameters.
+/// How ShardedDataParallel and Pipeline distribute a parameter over ranks. Functions that would be wrong for a part of
+/// the model refuse such parameters.
 enum class Sharding : std::uint8_t {
   kNone,     ///< whole, on this rank
   kSharded,  ///< the module's parameter: can be read inside backward and gathered only
   kPiece,    ///< this rank's elements, which an optimizer steps
+  kStage,    ///< of a pipeline stage: an undefined tensor on the ranks of other stages
 };
 
 /// What tensor parallelism has made of a parameter: its tensor is a slice of the whole parameter. A slice is an ordinary

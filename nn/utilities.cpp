@@ -26,7 +26,7 @@ void add(Hash& hash, const Tensor& tensor) {
 
 // The gradients of the parameters. Undefined where there is none, and for a parameter that was listed before.
 std::vector<Tensor> gradients_of(const std::vector<Parameter>& parameters) {
-  refuse_slices("clip_grad_norm_", parameters, "call run.clip_grad_norm_(max_norm), which counts all slices");
+  refuse_parts("clip_grad_norm_", parameters, "call run.clip_grad_norm_(max_norm), which counts all slices");
   std::unordered_set<const TensorSlot*> seen(parameters.size());
   std::vector<Tensor> grads;
   grads.reserve(parameters.size());
@@ -41,7 +41,7 @@ std::vector<Tensor> gradients_of(const std::vector<Parameter>& parameters) {
 }
 
 void require_whole(const char* op, const std::vector<Parameter>& parameters) {
-  refuse_slices(op, parameters, "gather it first, with run.gathered");
+  refuse_parts(op, parameters, "gather it first, with run.gathered");
   for (const Parameter& parameter : parameters)
     LOCKSTEP_CHECK(parameter.sharding() == Sharding::kNone,
                    "{}: a parameter is distributed over the ranks; gather it first, with run.gathered", op);
@@ -138,7 +138,7 @@ Tensor pad_sequence(const std::vector<Tensor>& sequences, bool batch_first, doub
 }
 
 std::uint64_t parameter_hash(const Module& module) {
-  refuse_slices("parameter_hash", module.parameters(), "call it inside run.gathered");
+  refuse_parts("parameter_hash", module.parameters(), "call it inside run.gathered");
   Hash hash;
   for (const Parameter& parameter : module.parameters()) add(hash, parameter.master());
   for (const Buffer& buffer : module.buffers()) add(hash, buffer.master());

@@ -15,7 +15,7 @@ AveragedModel::AveragedModel(nn::Module& module, const AveragedModelOptions& opt
 }
 
 void AveragedModel::update_parameters(const nn::Module& model) {
-  nn::refuse_slices("AveragedModel", model.parameters(), "update inside run.gathered");
+  nn::refuse_parts("AveragedModel", model.parameters(), "update inside run.gathered");
   for (const nn::Parameter& parameter : model.parameters())
     LOCKSTEP_CHECK(parameter.sharding() == nn::Sharding::kNone,
                    "AveragedModel: a parameter is distributed over the ranks; update inside run.gathered");

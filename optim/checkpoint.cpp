@@ -60,7 +60,9 @@ StateDict part(const StateDict& dict, const std::string& prefix) {
   return result;
 }
 
-CheckpointedModel checkpointed(const nn::Module& model) { return {model.state_dict(), model.named_parameters()}; }
+CheckpointedModel checkpointed(const nn::Module& model) {
+  return {.state = model.state_dict(), .parameters = model.named_parameters()};
+}
 
 }  // namespace
 
@@ -92,8 +94,9 @@ Callback<void()> prepare_checkpoint_load(const StateDict& entries, const Checkpo
   Callback<void()> load_optimizer, load_scheduler;
   optim::SavedGroups groups;
   if (parts.optimizer)
-    load_optimizer = parts.optimizer->prepare_load(part(entries, "optimizer."),
-                                                   model ? model->parameters : optim::NamedParameters(), &groups);
+    load_optimizer =
+        parts.optimizer->prepare_load(part(entries, "optimizer."), model ? model->parameters : optim::NamedParameters(),
+                                      &groups, model ? model->elsewhere : optim::GroupsOfParameters());
   if (parts.scheduler)
     load_scheduler = parts.scheduler->prepare_load(part(entries, "scheduler."), parts.optimizer ? &groups : nullptr);
   StateDict extra;

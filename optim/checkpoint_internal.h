@@ -11,6 +11,7 @@ namespace lockstep {
 struct CheckpointedModel {
   StateDict state;
   optim::NamedParameters parameters;
+  optim::GroupsOfParameters elsewhere = {};  // of a load: parameters that optimizers of other ranks step
 };
 
 // The entries that save_checkpoint writes. Their tensors share memory with those of the parts. `model` is what

@@ -50,7 +50,7 @@ LBFGS::LBFGS(const std::vector<nn::Parameter>& params, const LBFGSOptions& optio
                  .options = {"lr", "max_iter", "max_eval", "tolerance_grad", "tolerance_change", "history_size",
                              "line_search_fn"},
                  .flags = 1}) {
-  nn::refuse_slices("LBFGS", params, "the algorithm needs whole gradients; use another optimizer");
+  nn::refuse_parts("LBFGS", params, "the algorithm needs whole gradients; use another optimizer");
   for (const nn::Parameter& parameter : params)
     LOCKSTEP_CHECK(parameter.sharding() == nn::Sharding::kNone,
                    "LBFGS: a parameter is distributed over the ranks, but the algorithm needs whole gradients; use "

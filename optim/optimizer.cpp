@@ -18,7 +18,10 @@ void detail::require_option(const char* optimizer, const char* option, double va
                  below == 1 ? "a number in [0, 1)" : "a finite number of at least 0");
 }
 
-void throw_sharded() {
+void throw_elsewhere(const nn::Parameter& parameter) {
+  LOCKSTEP_CHECK(parameter.sharding() == nn::Sharding::kSharded,
+                 "optimizer: a parameter is undefined, as those in pipeline stages of other ranks are; construct the "
+                 "optimizer with run.parameters() of the Pipeline, after it");
   throw InvalidArgument(
       "optimizer: a parameter is distributed over the ranks; construct the optimizer with "
       "run.parameters() of the ShardedDataParallel, after it");
@@ -31,7 +34,7 @@ void Optimizer::add_group(const std::vector<nn::Parameter>& parameters, std::vec
   std::unordered_set<const nn::TensorSlot*> seen;
   for (const Slot& slot : slots_) seen.insert(slot.parameter.id());
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    if (parameters[i].sharding() == nn::Sharding::kSharded) throw_sharded();
+    require_here(parameters[i]);
     LOCKSTEP_CHECK(seen.insert(parameters[i].id()).second,
                    "{}: parameter {} of group {}, {}, was given before; pass each parameter once", type(), i,
                    group_count(), describe(parameters[i].master()));
@@ -67,7 +70,7 @@ Tensor Optimizer::step(FunctionRef<Tensor()> closure) {
 
 void Optimizer::zero_grad() {
   for (const Slot& slot : slots_) {
-    if (slot.parameter.sharding() == nn::Sharding::kSharded) throw_sharded();
+    require_here(slot.parameter);
     slot.parameter.master().set_grad({});
   }
 }

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <map>
 #include <span>
 #include <string>
 #include <utility>
@@ -24,6 +25,9 @@ class StateReader;
 
 /// Parameters with their names.
 using NamedParameters = std::vector<std::pair<std::string, nn::Parameter>>;
+
+/// Groups of an optimizer, by the names of its parameters.
+using GroupsOfParameters = std::map<std::string, std::size_t>;
 
 /// The groups of a state dict.
 struct SavedGroups {
@@ -82,7 +86,8 @@ class Optimizer {
   /// that has all parameters of the optimizer, it is the parameter's name in the model ("fc.weight"), and
   /// `"param_group.<parameter>"` (i64) holds its group and index.
   ///
-  /// Throws InvalidArgument, as load_state_dict does, if parameters are a rank's pieces of a ShardedDataParallel.
+  /// Throws InvalidArgument, as load_state_dict does, if parameters are a rank's pieces of a ShardedDataParallel, or those
+  /// of its stages of a Pipeline.
   StateDict state_dict(const nn::Module* model = nullptr) const;
   /// Loads options and state. A state by name may come from an optimizer with other groups, or with the parameters in
   /// another order, if `model` gives the same names. A group whose parameters were not one group in the state keeps its
@@ -96,10 +101,13 @@ class Optimizer {
                                 SavedGroups* groups = nullptr);
 
   /// As state_dict(model) and prepare_load(state, model), with the names of a list. Parameters need not be in a module.
-  /// The tensors of `shared_state` share the optimizer's memory.
+  /// The tensors of `shared_state` share the optimizer's memory. `elsewhere` are parameters of the same groups that
+  /// optimizers of other ranks step: `state` has their groups, but not their state.
   StateDict shared_state(const NamedParameters& names) const;
-  Callback<void()> prepare_load(const StateDict& state, const NamedParameters& names, SavedGroups* groups = nullptr);
-  /// Throws InvalidArgument if parameters are a rank's pieces of a ShardedDataParallel, whose state would be a part.
+  Callback<void()> prepare_load(const StateDict& state, const NamedParameters& names, SavedGroups* groups = nullptr,
+                                const GroupsOfParameters& elsewhere = {});
+  /// Throws InvalidArgument if parameters are a rank's pieces of a ShardedDataParallel, or those of its stages of a
+  /// Pipeline, whose state would be a part.
   void require_whole(const char* operation) const;
   /// Names of the tensors that the optimizer keeps for each parameter, with its shape: "exp_avg".
   const std::vector<const char*>& buffer_names() const { return layout_.buffers; }
@@ -176,8 +184,9 @@ class Optimizer {
   std::vector<std::string> labels_from(const NamedParameters& names) const;  // of each parameter; empty: not in it
   Group read_group(const StateReader& reader, std::size_t group) const;
   Saved read_by_index(const StateReader& reader) const;
-  Saved read_by_name(const StateReader& reader, const NamedParameters& names) const;
-  Saved read(const StateReader& reader, const NamedParameters& names) const;
+  Saved read_by_name(const StateReader& reader, const NamedParameters& names,
+                     const GroupsOfParameters& elsewhere) const;
+  Saved read(const StateReader& reader, const NamedParameters& names, const GroupsOfParameters& elsewhere) const;
   std::vector<Group> merged_groups(const Saved& saved) const;
   std::vector<Slot> read_slots(const StateReader& reader, const std::vector<std::string>& labels) const;
 

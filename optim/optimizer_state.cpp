@@ -54,7 +54,7 @@ std::pair<std::size_t, std::size_t> read_place(const StateReader& reader, const 
 
 NamedParameters names_in(const nn::Module* model) { return model ? model->named_parameters() : NamedParameters(); }
 
-// Throws unless `own` and `saved` are the same names.
+// Throws unless `own`, some of which may be empty, and `saved` are the same names.
 void require_names(const std::vector<std::string>& own, const std::vector<std::string>& saved) {
   const auto without = [](const std::vector<std::string>& names, const std::vector<std::string>& others) {
     const std::set<std::string> known(others.begin(), others.end());
@@ -78,6 +78,7 @@ struct Optimizer::Saved {
   std::vector<std::string> labels;                // the parameters in keys: their indices or names
   std::vector<Group> groups;                      // as saved
   std::vector<std::vector<std::size_t>> sources;  // see SavedGroups
+  std::vector<std::size_t> sizes;                 // of the optimizer's groups, on all ranks
 };
 
 std::size_t Optimizer::list_size(std::size_t option) const {
@@ -105,11 +106,13 @@ StateDict Optimizer::state_dict(const nn::Module* model) const {
 }
 
 void Optimizer::require_whole(const char* operation) const {
-  for (const Slot& slot : slots_)
-    LOCKSTEP_CHECK(slot.parameter.sharding() != nn::Sharding::kPiece,
-                   "{}: the optimizer has this rank's pieces of a sharded model; use parallel::save_checkpoint and "
-                   "load_checkpoint, with {{.model = &run, .optimizer = &optimizer}}",
-                   operation);
+  for (const Slot& slot : slots_) {
+    const nn::Sharding sharding = slot.parameter.sharding();
+    LOCKSTEP_CHECK(sharding != nn::Sharding::kPiece && sharding != nn::Sharding::kStage,
+                   "{}: the optimizer has this rank's {}; use parallel::save_checkpoint and load_checkpoint, with "
+                   "{{.model = &run, .optimizer = &optimizer}}",
+                   operation, sharding == nn::Sharding::kPiece ? "pieces of a sharded model" : "stages of a pipeline");
+  }
 }
 
 StateDict Optimizer::shared_state(const NamedParameters& names) const {
@@ -183,6 +186,7 @@ Optimizer::Saved Optimizer::read_by_index(const StateReader& reader) const {
     saved.groups.push_back(read_group(reader, group));
     saved.sources.push_back({group});
     const std::size_t size = saved.groups[group].size = groups_[group].size;
+    saved.sizes.push_back(size);
     const std::string key = option_key(group, "params");
     const auto listed = reader.list<std::int64_t>(key);
     LOCKSTEP_CHECK(listed == indices(first, size),
@@ -194,9 +198,11 @@ Optimizer::Saved Optimizer::read_by_index(const StateReader& reader) const {
   return saved;
 }
 
-Optimizer::Saved Optimizer::read_by_name(const StateReader& reader, const NamedParameters& named) const {
-  Saved saved = {.labels = labels_from(named), .groups = {}, .sources = {}};
+Optimizer::Saved Optimizer::read_by_name(const StateReader& reader, const NamedParameters& named,
+                                         const GroupsOfParameters& elsewhere) const {
+  Saved saved = {.labels = labels_from(named), .groups = {}, .sources = {}, .sizes = {}};
   saved.sources.resize(group_count());
+  saved.sizes.resize(group_count());
   while (reader.contains(option_key(saved.groups.size(), layout_.options[0])))
     saved.groups.push_back(read_group(reader, saved.groups.size()));
   const std::vector<std::string> names = reader.names_after(kGroupOf);
@@ -211,18 +217,24 @@ Optimizer::Saved Optimizer::read_by_name(const StateReader& reader, const NamedP
     for (const std::string& name : names)
       saved.labels[read_place(reader, name, saved.groups.size(), slots_.size()).second] = name;
   }
-  require_names(saved.labels, names);
-  for (std::size_t i = 0; i < slots_.size(); ++i) {
-    const std::size_t group = read_place(reader, saved.labels[i], saved.groups.size(), slots_.size()).first;
+  std::vector<std::string> all = saved.labels;
+  for (const auto& [name, group] : elsewhere) all.push_back(name);
+  require_names(all, names);
+  const auto count = [&](const std::string& name, std::size_t own_group) {
+    const std::size_t group = read_place(reader, name, saved.groups.size(), all.size()).first;
     ++saved.groups[group].size;
-    std::vector<std::size_t>& sources = saved.sources[slots_[i].group];
+    ++saved.sizes[own_group];
+    std::vector<std::size_t>& sources = saved.sources[own_group];
     if (std::ranges::find(sources, group) == sources.end()) sources.push_back(group);
-  }
+  };
+  for (std::size_t i = 0; i < slots_.size(); ++i) count(saved.labels[i], slots_[i].group);
+  for (const auto& [name, group] : elsewhere) count(name, group);
   return saved;
 }
 
-Optimizer::Saved Optimizer::read(const StateReader& reader, const NamedParameters& names) const {
-  return reader.names_after(kGroupOf).empty() ? read_by_index(reader) : read_by_name(reader, names);
+Optimizer::Saved Optimizer::read(const StateReader& reader, const NamedParameters& names,
+                                 const GroupsOfParameters& elsewhere) const {
+  return reader.names_after(kGroupOf).empty() ? read_by_index(reader) : read_by_name(reader, names, elsewhere);
 }
 
 // A group with the parameters of one saved group takes its options. Of other groups, the constructor decides on
@@ -232,7 +244,7 @@ std::vector<Optimizer::Group> Optimizer::merged_groups(const Saved& saved) const
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const std::vector<std::size_t>& sources = saved.sources[g];
     Group& group = groups[g];
-    if (sources.size() == 1 && saved.groups[sources[0]].size == group.size)
+    if (sources.size() == 1 && saved.groups[sources[0]].size == saved.sizes[g])
       group.options = saved.groups[sources[0]].options;
     group.options[0] =
         common_value(sources, group.options[0], [&](std::size_t source) { return saved.groups[source].options[0]; });
@@ -266,9 +278,10 @@ Callback<void()> Optimizer::prepare_load(const StateDict& state, const nn::Modul
   return prepare_load(state, names_in(model), from);
 }
 
-Callback<void()> Optimizer::prepare_load(const StateDict& state, const NamedParameters& names, SavedGroups* from) {
+Callback<void()> Optimizer::prepare_load(const StateDict& state, const NamedParameters& names, SavedGroups* from,
+                                         const GroupsOfParameters& elsewhere) {
   const StateReader reader(state);
-  Saved saved = read(reader, names);
+  Saved saved = read(reader, names, elsewhere);
   std::vector<Group> groups = merged_groups(saved);
   std::vector<Slot> slots = read_slots(reader, saved.labels);
   Callback<void()> load_common = prepare_common(reader, saved.labels);

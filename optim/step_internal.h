@@ -15,13 +15,17 @@
 
 namespace lockstep::optim {
 
-[[noreturn]] void throw_sharded();
+// Throws InvalidArgument for a parameter that an optimizer cannot step: one that is distributed over ranks, whose pieces
+// have the gradients, or one in a pipeline stage of another rank.
+[[noreturn]] void throw_elsewhere(const nn::Parameter& parameter);
+inline void require_here(const nn::Parameter& parameter) {
+  if (parameter.sharding() == nn::Sharding::kSharded || !parameter.master().defined()) [[unlikely]]
+    throw_elsewhere(parameter);
+}
 
-// The gradient of a parameter, without a reference count; null if there is none. Throws InvalidArgument for a parameter
-// that is distributed over ranks: its pieces have the gradients.
+// The gradient of a parameter, without a reference count; null if there is none. Throws as require_here.
 inline const Tensor* gradient(const nn::Parameter& parameter) {
-  if (parameter.sharding() == nn::Sharding::kSharded) [[unlikely]]
-    throw_sharded();
+  require_here(parameter);
   const autograd::History* history = autograd::history(parameter.master());
   return history && history->grad.defined() ? &history->grad : nullptr;
 }

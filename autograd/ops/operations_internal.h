@@ -20,6 +20,9 @@ Tensor factor_like(const Tensor& x, const Scalar& number);
 // result to `view` and return it; otherwise they record the operation.
 Tensor matmul(const Tensor& a, const Tensor& b, const Tensor& view);
 Tensor sum(const Tensor& x, const Shape& dims, bool keepdim, const Tensor& view);
+// t with its leading dimensions merged: (batch, features); a vector is one row. Returns a matrix itself, without a
+// reference count; the reshaped view of any other tensor is stored in `flat`.
+const Tensor& as_rows(const Tensor& t, Tensor& flat);
 // x summed over the dimensions that broadcasting from `shape` repeated: the gradient of a broadcast operand.
 Tensor sum_to(const Tensor& x, const Shape& shape);
 // The same for input `input`, written to its bucket view if anything is summed.

@@ -91,16 +91,10 @@ Tensor baddbmm(const Tensor& x, const Tensor& a, const Tensor& b, const Scalar& 
   return added("baddbmm", x, a, b, beta, alpha, 3);
 }
 
-namespace {
-
-// t with its leading dimensions merged: (batch, features). Returns a matrix itself, without a reference count; the
-// reshaped view of any other tensor is stored in `flat`.
-const Tensor& rows(const Tensor& t, Tensor& flat) {
+const Tensor& as_rows(const Tensor& t, Tensor& flat) {
   if (t.dim() == 2) return t;
   return flat = t.dim() == 1 ? t.unsqueeze(0) : t.flatten(0, -2);
 }
-
-}  // namespace
 
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   if (narrows(x, weight, bias)) [[unlikely]]
@@ -112,8 +106,8 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
                   return Gradients{
                       // (..., in), (out, in), (out)
                       needs[0] ? matmul(grad, *w) : Tensor(),
-                      needs[1] ? matmul(rows(grad, g).transpose(0, 1), rows(*x, flat), needs.view(1)) : Tensor(),
-                      needs[2] ? sum(rows(grad, g), {0}, false, needs.view(2)) : Tensor(),
+                      needs[1] ? matmul(as_rows(grad, g).transpose(0, 1), as_rows(*x, flat), needs.view(1)) : Tensor(),
+                      needs[2] ? sum(as_rows(grad, g), {0}, false, needs.view(2)) : Tensor(),
                   };
                 });
 }

@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <map>
 #include <memory>
 #include <new>
 #include <string>
@@ -35,6 +36,12 @@ struct Shared {
   std::atomic<int> round{0};
   double results[64][8] = {};
 
+  // The greatest first figure of ranks [0, size).
+  double greatest(int size) const {
+    double most = 0;
+    for (int rank = 0; rank < size; ++rank) most = std::max(most, results[rank][0]);
+    return most;
+  }
   void meet(int size) {
     const int now = round.load();
     if (arrived.fetch_add(1) + 1 == size) {
@@ -101,9 +108,33 @@ inline Shared* run_group(int size, const std::function<void(const Group&, Shared
   return run_ranks(size, join_and_run, options.backend != "gloo");
 }
 
+// The median time of some calls of `step`, which all `size` ranks begin together.
+inline double time_together(Shared& shared, int size, const std::function<void()>& step) {
+  constexpr int kSteps = 4;
+  std::vector<double> seconds;
+  for (int i = 0; i < kSteps; ++i) {
+    shared.meet(size);
+    const double start = seconds_now();
+    step();
+    seconds.push_back(seconds_now() - start);
+  }
+  return median(seconds);
+}
+
 inline void print_row(const std::string& name, double seconds) {
   std::printf("{\"name\": \"%s\", \"seconds\": %.4e}\n", name.c_str(), seconds);
   std::fflush(stdout);
+}
+
+// Prints the time of each variant: the median over rounds, in each of which all variants run in turn.
+template <class Variants, class TimeOf>
+void compare_times(const std::string& prefix, const Variants& variants, const TimeOf& time_of) {
+  constexpr int kRounds = 5;
+  std::map<std::string, std::vector<double>> seconds;
+  for (int round = 0; round < kRounds; ++round) {
+    for (const auto& of : variants) seconds[of.name].push_back(time_of(of));
+  }
+  for (const auto& of : variants) print_row(prefix + of.name, median(seconds[of.name]));
 }
 
 }  // namespace bench

@@ -87,11 +87,13 @@ Tensor pointwise(const char* op, PointwiseLoss loss, const Tensor& x, const Tens
   return record(op, raw::pointwise_loss(loss, x, target, pos_weight, reduction), {x, target},
                 [loss, reduction, x = Saved(x), y = Saved(target), p = Saved(pos_weight)](const Tensor& grad,
                                                                                           const Needs& needs) {
-                  if (!needs[1] && !autograd::grad_mode())
-                    return Gradients{raw::pointwise_loss_backward(loss, grad, *x, *y, *p, reduction), Tensor()};
-                  const Tensor scaled = grad * scale_of(reduction, x->numel());
-                  return Gradients{needs[0] ? scaled * derivative(loss, *x, *y, *p) : Tensor(),
-                                   needs[1] ? scaled * target_derivative(loss, *x, *y, *p) : Tensor()};
+                  const auto scaled = [&] { return grad * scale_of(reduction, x->numel()); };
+                  const auto by_x = [&] {  // does not depend on needs[1]: a split backward asks for one at a time
+                    if (autograd::grad_mode()) return scaled() * derivative(loss, *x, *y, *p);
+                    return raw::pointwise_loss_backward(loss, grad, *x, *y, *p, reduction);
+                  };
+                  return Gradients{needs[0] ? by_x() : Tensor(),
+                                   needs[1] ? scaled() * target_derivative(loss, *x, *y, *p) : Tensor()};
                 });
 }
 

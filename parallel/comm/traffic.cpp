@@ -50,6 +50,11 @@ void TrafficStats::begin_step() {
   ++steps_;
 }
 
+void TrafficStats::open_step() {
+  if (!is_open_) begin_step();
+  is_open_ = true;
+}
+
 std::int64_t TrafficStats::bytes() const {
   return sum_where(links_, [](const LinkTraffic&) { return true; });
 }

@@ -15,11 +15,13 @@
 #include "lockstep/nn/module_runner_internal.h"
 #include "lockstep/parallel/checkpoint/checkpoint.h"
 #include "lockstep/parallel/model_parallel/context_blocks_internal.h"
+#include "lockstep/parallel/model_parallel/pipeline_stages_internal.h"
 #include "lockstep/parallel/model_parallel/styles_internal.h"
 #include "lockstep/parallel/model_parallel/tensor_parallel.h"
 #include "lockstep/parallel/replicated/distributed.h"
 #include "lockstep/parallel/replicated/gradient_accumulation.h"
 #include "lockstep/parallel/sharded/sharded.h"
+#include "lockstep/parallel/step/agreement_internal.h"
 #include "lockstep/parallel/step/recorder.h"
 #include "lockstep/parallel/step/shared_runner_internal.h"
 
@@ -35,12 +37,9 @@ bool has_axis(const DeviceMesh& mesh, std::string_view name) {
 int ranks_of(const DeviceMesh& mesh, const std::string& axis) { return has_axis(mesh, axis) ? mesh[axis].size() : 1; }
 
 void check_axes(const DeviceMesh& mesh) {
-  for (const MeshAxis& axis : mesh.axes()) {
+  for (const MeshAxis& axis : mesh.axes())
     LOCKSTEP_CHECK(std::ranges::find(kAxes, axis.name) != std::end(kAxes), "Parallel: axis {} is unknown; axes are {}",
                    axis.name, fmt::join(kAxes, ", "));
-    LOCKSTEP_CHECK(axis.size == 1 || axis.name != "pp",
-                   "Parallel: axis pp has {} ranks, but pipeline parallelism is not built yet; use 1", axis.size);
-  }
   const int dp = ranks_of(mesh, "dp"), fsdp = ranks_of(mesh, "fsdp");
   LOCKSTEP_CHECK(dp == 1 || fsdp == 1,
                  "Parallel: axes dp and fsdp have {} and {} ranks, but sharding within replicas is not built yet; give "
@@ -98,6 +97,26 @@ void check_partition(const Partition& partition, const DeviceMesh& mesh, const s
       data_axis, ranks, all / ranks, all, choice);
 }
 
+PipelineOptions pipeline_options(const ParallelOptions& options, int micro_batches) {
+  return {.chain = options.chain,
+          .split_before = options.split_before,
+          .schedule = options.schedule,
+          .micro_batches_per_rank = micro_batches,
+          .chunks_per_rank = options.chunks_per_rank,
+          .table = options.table};
+}
+
+// The modes with a group need a gradient. All ranks of the mesh throw.
+void check_trained(const nn::Module& module, const DeviceMesh& mesh, const std::string& data_axis) {
+  on_all_ranks(mesh.group().get(), [&] {
+    LOCKSTEP_CHECK(
+        std::ranges::any_of(module.parameters(), [](const auto& each) { return each.master().requires_grad(); }),
+        "Parallel: the stages of rank {} along pp have no parameter that requires grad, but axes {} and cp have {} and "
+        "{} ranks, which share gradients; choose other stages with .split_before",
+        mesh["pp"].rank(), data_axis, ranks_of(mesh, data_axis), ranks_of(mesh, "cp"));
+  });
+}
+
 // A mode for the ranks that share the gradients.
 using Mode = std::variant<std::unique_ptr<GradientAccumulation>, std::unique_ptr<DistributedDataParallel>,
                           std::unique_ptr<ShardedDataParallel>>;
@@ -141,8 +160,8 @@ class ContextParallelGuard {
 
   // Calls `body` while the module is not context-parallel.
   void without(FunctionRef<void()> body) {
+    const Finally again([&, runners = nn::runners_of(module_)] { nn::set_runners(module_, runners); });
     nn::remove_runner(module_, runner_.get());
-    const Finally again([&] { nn::add_runner(module_, runner_); });
     body();
   }
 
@@ -166,6 +185,7 @@ struct Parallel::State {
   TensorPlan tensor;
   std::string layout;  // for plan()
   std::optional<ContextParallelGuard> context;
+  std::shared_ptr<const PipelineRunner> stages;  // null: one rank along pp
   Mode mode;
 };
 
@@ -176,10 +196,13 @@ Parallel::State::State(nn::Module& of, const DeviceMesh& mesh, const ParallelOpt
   const std::string data_axis = is_sharded ? "fsdp" : "dp";
   check_partition(partition, mesh, data_axis);
   styled_modules("Parallel", module, options.plan);
-  check_chain("Parallel", module, options.chain);
+  if (!options.chain.empty()) chain_of("Parallel", module, options.chain);
   LOCKSTEP_CHECK(options.chunks_per_rank >= 1, "Parallel: .chunks_per_rank is {}, expected 1 or more",
                  options.chunks_per_rank);
   micro_batches = partition.micro_batches / ranks_of(mesh, data_axis);
+  const PipelineOptions pipeline = pipeline_options(options, micro_batches);
+  const bool has_stages = ranks_of(mesh, "pp") > 1;
+  if (has_stages) check_stages("Parallel", module, ranks_of(mesh, "pp"), pipeline);
   first = has_axis(mesh, data_axis) ? mesh[data_axis].rank() * micro_batches : 0;
   if (has_axis(mesh, "cp")) blocks = mesh["cp"];
   LOCKSTEP_CHECK(runner_groups(module, SharedRunner::Part::kSequence).empty(),
@@ -191,7 +214,10 @@ Parallel::State::State(nn::Module& of, const DeviceMesh& mesh, const ParallelOpt
   if (partition.sequence_blocks > 1)
     context.emplace(module, blocks,
                     ContextParallelOptions{.attention = partition.attention, .gather_keys = options.gather_keys});
-  mode = make_mode(module, gradient_group(mesh, data_axis), micro_batches, is_sharded, options);
+  const std::shared_ptr<ProcessGroup> group = gradient_group(mesh, data_axis);
+  if (has_stages) stages = cut_into_stages("Parallel", module, mesh["pp"], pipeline);
+  if (has_stages && group) check_trained(module, mesh, data_axis);
+  mode = make_mode(module, group, micro_batches, is_sharded, options);
   const std::string blocks_text =
       partition.sequence_blocks == 1
           ? "whole"
@@ -251,7 +277,10 @@ TrainingStats Parallel::stats() const {
 const TrafficStats& Parallel::traffic() {
   return state_->with_mode([](auto& mode) -> const TrafficStats& { return mode.traffic(); });
 }
-std::string Parallel::plan() const { return state_->layout + training_plan().to_string(); }
+std::string Parallel::plan() const {
+  const State& state = *state_;
+  return state.layout + (state.stages ? plan_of(*state.stages).to_string() : "") + training_plan().to_string();
+}
 TrainingPlan Parallel::training_plan() const {
   return state_->with_mode([](auto& mode) { return mode.plan(); });
 }
@@ -292,6 +321,10 @@ Tensor Parallel::run_evaluation(const Batch& batch, MicroBatchLoss loss_fn) {
 }
 
 std::shared_ptr<ModelState> Parallel::model_state() {
+  LOCKSTEP_CHECK(
+      !state_->stages,
+      "Parallel: checkpoints of a model in pipeline stages are not supported yet; train it on a mesh with one "
+      "rank along pp, or save module().state_dict() inside gathered");
   return state_->with_mode([](auto& mode) { return CheckpointModel(&mode).state(); });
 }
 

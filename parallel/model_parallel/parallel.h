@@ -10,12 +10,13 @@
 /// matrices. The mesh says which rank computes what. All meshes of one partition give the same bits.
 ///
 /// Axes are dp (the ranks have all parameters), fsdp (each has a part: ShardedDataParallel), cp (each has a sequence
-/// block: context_parallel) and tp (each has slices of the matrices: parallelize). An axis that the mesh lacks has one
-/// rank. pp may be named, but pipeline parallelism is not built yet, so it has one rank, too.
+/// block: context_parallel), tp (each has slices of the matrices: parallelize) and pp (each has stages of the model:
+/// Pipeline). An axis that the mesh lacks has one rank.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,33 +43,41 @@ struct Partition {
 
 /// Options of Parallel.
 struct ParallelOptions {
-  Partition partition = {};             ///< of a step
-  ParallelPlan plan = {};               ///< which modules are cut into tensor slices, and how
-  std::vector<std::string> chain = {};  ///< modules that a pipeline runs one after another; checked, no effect so far
-  Schedule schedule = Schedule::k1F1B;  ///< of a pipeline; no effect so far
-  int chunks_per_rank = 1;              ///< model chunks of a pipeline; no effect so far
-  bool gather_keys = false;             ///< of cp: ContextParallelOptions::gather_keys
-  int stage = 3;                        ///< of fsdp: ShardedDataParallelOptions::stage
-  std::vector<std::string> units = {};  ///< of fsdp: ShardedDataParallelOptions::units
+  Partition partition = {};  ///< of a step
+  ParallelPlan plan = {};    ///< which modules are cut into tensor slices, and how
+  /// Of pp: PipelineOptions with the same names, for the micro-batches of a rank. On one rank along pp they have no
+  /// effect, but .chain is checked.
+  std::vector<std::string> chain = {};
+  std::vector<std::string> split_before = {};         ///< see .chain
+  Schedule schedule = Schedule::k1F1B;                ///< see .chain
+  int chunks_per_rank = 1;                            ///< see .chain
+  std::optional<ScheduleTable> table = std::nullopt;  ///< see .chain
+  bool gather_keys = false;                           ///< of cp: ContextParallelOptions::gather_keys
+  int stage = 3;                                      ///< of fsdp: ShardedDataParallelOptions::stage
+  std::vector<std::string> units = {};                ///< of fsdp: ShardedDataParallelOptions::units
 };
 
 /// Trains a model on a mesh.
 class Parallel : public TrainingStep<Parallel> {
  public:
   /// Constructs GradientAccumulation (one rank), DistributedDataParallel, or ShardedDataParallel (axis fsdp). Until this
-  /// object is destroyed, the model is context-parallel if the partition has several sequence blocks; with several tensor
-  /// slices, it is cut for good. `module` must outlive this object. Collective. Throws InvalidArgument for a mesh that does
-  /// not fit the partition, dp and fsdp both above 1, and patterns that name no module; otherwise as these modes.
+  /// object is destroyed, the model is context-parallel if the partition has several sequence blocks. With several tensor
+  /// slices it is cut for good, and with several ranks along pp each of them keeps its stages alone. `module` must outlive
+  /// this object. Collective. Throws InvalidArgument for a mesh that does not fit the partition, dp and fsdp both above 1,
+  /// patterns that name no module, and a stage without parameters to train on several ranks; otherwise as these modes and
+  /// as Pipeline.
   Parallel(nn::Module& module, const DeviceMesh& mesh, const ParallelOptions& options = {});
   ~Parallel();
   Parallel(const Parallel&) = delete;
   Parallel& operator=(const Parallel&) = delete;
 
-  Tensor operator()(const Tensor& x);                    ///< calls the module's forward through the training mode
+  /// Calls the module's forward through the training mode. Not with several ranks along pp.
+  Tensor operator()(const Tensor& x);
   Tensor operator()(const std::vector<Tensor>& inputs);  ///< the module's forward_inputs
   nn::Module& module() const;                            ///< the module that was passed to the constructor
-  std::shared_ptr<ProcessGroup> group() const;    ///< of the ranks that share gradients; null: this process alone
-  std::vector<nn::Parameter> parameters() const;  ///< for an optimizer; with fsdp this rank's pieces
+  std::shared_ptr<ProcessGroup> group() const;  ///< of the ranks that share gradients; null: this process alone
+  /// For an optimizer; with fsdp this rank's pieces, with pp those of its stages.
+  std::vector<nn::Parameter> parameters() const;
   std::vector<ShardedParameter> named_parameters() const;  ///< the same with names and whole shapes
 
   int first_micro_batch() const;  ///< the number of this rank's first micro-batch in the step
@@ -84,8 +93,8 @@ class Parallel : public TrainingStep<Parallel> {
   /// on whole sequences.
   void gathered(FunctionRef<void()> body);
   [[nodiscard]] NoSync no_sync();  ///< as in the training mode
-  void request_stop();             ///< as in the training mode
-  bool stop_requested() const;     ///< as in the training mode
+  void request_stop();             ///< reaches all ranks of the mesh in the next step
+  bool stop_requested() const;     ///< true if any rank had requested a stop in the last step
   TrainingStats stats() const;     ///< of the reductions
   /// Of all axes, as DistributedDataParallel::traffic; those of one axis are mesh["tp"].group()->traffic().
   const TrafficStats& traffic();

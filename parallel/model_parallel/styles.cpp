@@ -98,27 +98,42 @@ std::vector<StyledModule> styled_modules(const char* op, nn::Module& module, con
   return found;
 }
 
-void check_chain(const char* op, nn::Module& module, const std::vector<std::string>& chain) {
-  if (chain.empty()) return;
-  std::vector<std::string> links;
-  for (const std::string& pattern : chain) {
+namespace {
+
+void check_all_in_chain(const char* op, const nn::Module& module, const std::vector<ChainModule>& chain) {
+  const auto check = [&](const std::string& name, const char* what) {
+    const std::string owner(nn::module_path(name));
+    LOCKSTEP_CHECK(std::ranges::any_of(chain, [&](const ChainModule& link) { return is_in(owner, link.path); }),
+                   "{}: {} has {} and is in no module of .chain: no stage would run it", op,
+                   owner.empty() ? "the model itself" : owner, what);
+  };
+  for (const auto& [name, parameter] : module.named_parameters()) check(name, "parameters");
+  for (const auto& [name, buffer] : module.named_buffers()) check(name, "buffers");
+}
+
+}  // namespace
+
+std::vector<ChainModule> chain_of(const char* op, nn::Module& module, const std::vector<std::string>& patterns) {
+  std::vector<ChainModule> chain;
+  LOCKSTEP_CHECK(
+      !patterns.empty() || dynamic_cast<nn::Sequential*>(&module),
+      "{}: .chain is empty and {} is no Sequential, whose children are a chain; name the modules that get each "
+      "the result of the one before: .chain = {{\"embed\", \"blocks.*\", \"head\"}}",
+      op, module.type_name());
+  for (const std::string& pattern : patterns.empty() ? std::vector<std::string>{"*"} : patterns) {
     const std::vector<Named> modules = named_by(pattern, module);
     LOCKSTEP_CHECK(!modules.empty(),
                    "{}: .chain: \"{}\" names no module; paths are those of named_parameters() without the last name",
                    op, pattern);
     for (const auto& [path, each, parent] : modules) {
-      for (const std::string& other : links)
-        LOCKSTEP_CHECK(!is_in(path, other) && !is_in(other, path), "{}: .chain names {} twice: \"{}\"", op,
-                       path.size() > other.size() ? path : other, pattern);
-      links.push_back(path);
+      for (const ChainModule& other : chain)
+        LOCKSTEP_CHECK(!is_in(path, other.path) && !is_in(other.path, path), "{}: .chain names {} twice: \"{}\"", op,
+                       path.size() > other.path.size() ? path : other.path, pattern);
+      chain.push_back({path, each});
     }
   }
-  for (const auto& [name, parameter] : module.named_parameters()) {
-    const std::string owner(nn::module_path(name));
-    LOCKSTEP_CHECK(std::ranges::any_of(links, [&](const std::string& link) { return is_in(owner, link); }),
-                   "{}: {} has parameters and is in no module of .chain: no stage would run it", op,
-                   owner.empty() ? "the model itself" : owner);
-  }
+  check_all_in_chain(op, module, chain);
+  return chain;
 }
 
 }  // namespace lockstep::parallel

@@ -26,8 +26,14 @@ std::string choice_of(const std::vector<std::int64_t>& numbers);  // "1, 2 or 4"
 // names no module, a style for another type of module, and two styles for one module.
 std::vector<StyledModule> styled_modules(const char* op, nn::Module& module, const ParallelPlan& plan);
 
-// Throws InvalidArgument, naming `op`, for a pattern that names no module, a module that is named twice, also by a module
-// above it, and one with parameters that is in none of the named ones.
-void check_chain(const char* op, nn::Module& module, const std::vector<std::string>& chain);
+// A module that gets the result of the one before.
+struct ChainModule {
+  std::string path;
+  nn::Module* module;
+};
+// The modules that the patterns name, in their order; {}: the children of a Sequential. Throws InvalidArgument, naming
+// `op`, for a pattern that names no module, a module that is named twice, also by a module above it, and one with
+// parameters or buffers that is in none of the named ones.
+std::vector<ChainModule> chain_of(const char* op, nn::Module& module, const std::vector<std::string>& patterns);
 
 }  // namespace lockstep::parallel

@@ -31,9 +31,6 @@ std::vector<Tensor> columns_of(const Tensor& x, std::int64_t parts, std::size_t 
   return columns;
 }
 
-// (..., columns) as a matrix; a vector is one row.
-Tensor rows_of(const Tensor& x) { return x.dim() == 1 ? x.unsqueeze(0) : x.flatten(0, -2); }
-
 Tensor joined(const std::vector<Tensor>& columns) {
   return columns.size() == 1 ? columns[0].contiguous() : cat(columns, -1);
 }
@@ -84,8 +81,9 @@ std::vector<Tensor> products_of_slices(const Tensor& x, const std::vector<Tensor
                                   of_columns.push_back(matmul(grads[j], *saved[j]));
                                 Gradients out{needs[0] ? cat(of_columns, -1) : Tensor()};
                                 for (std::size_t j = 0; j < count; ++j) {
-                                  out.push_back(needs[1 + j] ? matmul(rows_of(grads[j]).transpose(0, 1),
-                                                                      rows_of(columns(*x, j)), needs.view(1 + j))
+                                  Tensor g, flat;
+                                  out.push_back(needs[1 + j] ? matmul(as_rows(grads[j], g).transpose(0, 1),
+                                                                      as_rows(columns(*x, j), flat), needs.view(1 + j))
                                                              : Tensor());
                                 }
                                 return out;

@@ -141,7 +141,7 @@ void check_all_styled(const nn::Module& module, const std::vector<StyledModule>&
 }
 
 void check_model(nn::Module& module, const std::vector<StyledModule>& styled) {
-  nn::refuse_slices(kOp, module.parameters(), "call parallelize once, with all styles");
+  nn::refuse_parts(kOp, module.parameters(), "call parallelize once, with all styles");
   for (const StyledModule& each : styled) {
     for (const auto& [name, parameter] : each.module->named_parameters())
       LOCKSTEP_CHECK(parameter.sharding() == nn::Sharding::kNone,

@@ -4,11 +4,14 @@
 
 #include "lockstep/autograd/ops/functions.h"
 #include "lockstep/base/check_internal.h"
+#include "lockstep/base/finally_internal.h"
 #include "lockstep/parallel/replicated/replicas/forward_pass_internal.h"
 #include "lockstep/parallel/replicated/replicas/gradient_sums_internal.h"
+#include "lockstep/parallel/step/backward_hooks_internal.h"
 #include "lockstep/parallel/step/micro_batch_loop_internal.h"
 #include "lockstep/parallel/step/recorder.h"
 #include "lockstep/parallel/step/shared_runner_internal.h"
+#include "lockstep/parallel/step/stage_runner_internal.h"
 #include "lockstep/parallel/step/step_watchers_internal.h"
 #include "lockstep/tensor/memory/accelerator_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
@@ -19,9 +22,14 @@ namespace lockstep::parallel {
 struct DataParallel::State {
   State(nn::Module& module, std::vector<Device> devices, const DataParallelOptions& options)
       : module(module), options(options), replicas(module, devices), buffers(module),
-        traffic(std::make_shared<DeviceTraffic>(std::move(devices))) {}
+        traffic(std::make_shared<DeviceTraffic>(std::move(devices))),
+        backwards([this](autograd::Run& run) { begin_backward(run); }) {}
 
-  void begin_step(int running);
+  void begin_run(int running);
+  void begin_backward(autograd::Run& run);
+  void end_step() {
+    if (local_depth == 0) traffic->close_step();
+  }
   std::vector<Tensor> enter(int replica, nn::ReplicaView& view, bool recording);
   Batch send_rows(const Batch& batch, RowRange rows, int replica);
   Tensor fetch(const Tensor& output, int replica);
@@ -36,6 +44,8 @@ struct DataParallel::State {
   MicroBatchBuffers buffers;
   std::shared_ptr<DeviceTraffic> traffic;
   StepWatchers watchers;
+  BackwardHooks backwards;
+  int local_depth = 0;  // > 0: in no_sync
 };
 
 namespace {
@@ -59,17 +69,22 @@ DataParallel::DataParallel(nn::Module& module, std::vector<Device> devices, cons
   LOCKSTEP_CHECK(nn::current_replica_view() == nullptr,
                  "DataParallel: cannot be constructed inside a replica of another DataParallel; construct it outside");
   require_runner_ranks("DataParallel", module, nullptr);
+  LOCKSTEP_CHECK(
+      !stage_runner(module),
+      "DataParallel: the model is in the stages of a Pipeline, which its replicas could not run; train it with "
+      "the Pipeline, or with DistributedDataParallel");
   state_ = std::make_unique<State>(module, std::move(devices), options);
   recorder_ = Recorder::from_environment(*this);
 }
 DataParallel::~DataParallel() = default;
 
 nn::Module& DataParallel::module() const { return state_->module; }
+NoSync DataParallel::no_sync() { return NoSync(&state_->local_depth); }
 StepWatchers& DataParallel::watchers() { return state_->watchers; }
 TrainingPlan DataParallel::plan() const { return replicated_plan(state_->module, 1); }
 const TrafficStats& DataParallel::traffic() { return state_->traffic->stats(); }
 
-void DataParallel::State::begin_step(int running) {
+void DataParallel::State::begin_run(int running) {
   LOCKSTEP_CHECK(nn::current_replica_view() == nullptr,
                  "DataParallel: cannot run inside a replica or a later micro-batch of another mode; "
                  "call the module itself there");
@@ -77,9 +92,16 @@ void DataParallel::State::begin_step(int running) {
                  "DataParallel: cannot run inside checkpoint, which repeats the random numbers of one thread; call "
                  "checkpoint inside the module");
   require_runner_ranks("DataParallel", module, nullptr);
-  traffic->begin_step();
   buffers.begin_step(running > 1);
   replicas.begin_run();
+}
+
+// The user's own.
+void DataParallel::State::begin_backward(autograd::Run& run) {
+  if (!run.accumulates()) return;
+  traffic->open_step();
+  run.at_end([this] { end_step(); });
+  run.at_error([of_devices = traffic](const std::exception&) { of_devices->close_step(); });
 }
 
 // Called on a replica's thread. Enters parameters and buffers in `view` and returns the leaves of the trained ones.
@@ -117,8 +139,12 @@ Tensor DataParallel::State::fetch(const Tensor& output, int replica) {
 Tensor DataParallel::State::forward(const Batch& inputs, FunctionRef<Tensor(const Batch& rows)> forward) {
   const std::int64_t rows = rows_of("DataParallel", inputs);
   const int devices = replicas.size(), running = static_cast<int>(std::clamp<std::int64_t>(rows, 1, devices));
-  begin_step(running);
-  if (autograd::grad_mode()) watchers.begin_step({.is_of_user = true});
+  begin_run(running);
+  if (autograd::grad_mode()) {
+    traffic->open_step();
+    watchers.begin_step({.is_of_user = true});
+  }
+  const OnError close([this] { traffic->close_step(); });
   auto pass = std::make_unique<ForwardPass>(replicas, inputs, running, traffic);
   std::vector<Tensor> outputs(static_cast<std::size_t>(running));
   replicas.run(pass->views(), [&](int r) {
@@ -132,7 +158,7 @@ Tensor DataParallel::State::forward(const Batch& inputs, FunctionRef<Tensor(cons
     pass->end(r, output);
     outputs[static_cast<std::size_t>(r)] = fetch(output, r);
   });
-  return ForwardPass::record(std::move(pass), inputs, raw::cat(outputs, 0));
+  return backwards.add(ForwardPass::record(std::move(pass), inputs, raw::cat(outputs, 0)));
 }
 
 Tensor DataParallel::operator()(const Tensor& x) {
@@ -155,7 +181,7 @@ class DataParallel::OnReplicas final : public MicroBatchExecutor {
     std::vector<nn::ReplicaView> views(count);
     leaves_.resize(count);
     newest_.resize(count);
-    state_.begin_step(running);
+    state_.begin_run(running);
     state_.replicas.run(views, [&](int replica) {
       const auto r = static_cast<std::size_t>(replica);
       leaves_[r] = state_.enter(replica, views[r], recording_);
@@ -202,13 +228,17 @@ Tensor DataParallel::run(const Batch& batch, MicroBatchLoss loss_fn) {
   State& state = *state_;
   const MicroBatchPlan plan = state.plan(batch);
   const StepScale scale = plan.scale();
+  state.traffic->open_step();
+  const OnError close([&] { state.traffic->close_step(); });
   state.watchers.begin_step({});
   OnReplicas executor(state, /*recording=*/true);
   std::vector<Tensor> losses;
   MicroBatchStep(plan, batch, loss_fn, executor, losses).run();
   state.add_gradients(executor.leaves(), scale);
   state.watchers.gradients_ready();
-  return state.mean_loss(losses, scale);
+  const Tensor loss = state.mean_loss(losses, scale);
+  state.end_step();
+  return loss;
 }
 
 Tensor DataParallel::run_evaluation(const Batch& batch, MicroBatchLoss loss_fn) {

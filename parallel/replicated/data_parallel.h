@@ -48,6 +48,8 @@ class DataParallel : public TrainingStep<DataParallel> {
   /// The traffic between devices. `from` and `to` are positions in `devices`; devices.size() stands for every other
   /// device (an output device, or the device of the inputs).
   const TrafficStats& traffic();
+  /// Steps while the guard exists count as part of the next one in traffic(); gradients accumulate as ever.
+  [[nodiscard]] NoSync no_sync();
   TrainingPlan plan() const;  ///< memory on the first device
   // backward(x, y, loss_fn): see step.h. Forward, loss and backward of a replica run on its own thread,
   // those of the first one on the calling thread.

@@ -91,7 +91,7 @@ Tensor DistributedDataParallel::State::forward(FunctionRef<Tensor()> run_module)
     prepare();
     if (autograd::grad_mode()) watch_step(/*is_of_user=*/true);
     const random::MicroBatchGuard micro_batch(group->rank());
-    return run_module();
+    return backwards.add(run_module());
   };
   const bool is_reduced = autograd::grad_mode() && local_depth == 0;
   return is_alone() && !is_reduced ? call() : run_or_end(*this, call);
@@ -119,7 +119,7 @@ void DistributedDataParallel::State::begin_backward_step(autograd::Run& run) {
                  "take part in the step of loss.backward(); call backward(x, y, loss_fn)",
                  micro_batches_per_rank, weighting == Weighting::kEqual ? "" : " weighted by samples");
   LaunchQueue& queue = LaunchQueue::of(*group);
-  if (!queue.has_step_of(run)) group->traffic().begin_step();  // all models in one backward are one step
+  RunnerTraffic::open_step(module, &group->traffic());
   StepInputs of_run = inputs({});
   of_run.micro_batches_per_rank = 1;
   of_run.weighted = false;
@@ -181,10 +181,10 @@ NoSync DistributedDataParallel::no_sync() {
   return NoSync(&state_->local_depth);
 }
 
-// If the model is in slices, ranks of other groups than the slices' wait for this one in the next step.
+// If the model is in slices or stages, ranks of other groups wait for this one in the next step.
 double DistributedDataParallel::clip_grad_norm_(double max_norm) {
   const auto clip = [&] { return clip_gradients(state_->module, max_norm); };
-  return runner_groups(state_->module, SharedRunner::Part::kModel).empty() ? clip() : run_or_end(*state_, clip);
+  return divides_model(state_->module) ? run_or_end(*state_, clip) : clip();
 }
 
 nn::Module& DistributedDataParallel::module() const { return state_->module; }

@@ -25,7 +25,6 @@ struct DistributedDataParallel::State final : DistributedTraining, ReducedModel 
   GradientReducer& reducer() override { return schedule.buckets(); }
   const std::vector<nn::Parameter>& with_means() const override;
   const std::vector<nn::Parameter>& with_own() const override;
-  void begin_reduction() override { group->traffic().begin_step(); }
   void reach(std::size_t parameter, autograd::Run& run) override;
   void begin_backward_step(autograd::Run& run);
   void reduced() override;

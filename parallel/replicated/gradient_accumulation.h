@@ -34,8 +34,13 @@ class GradientAccumulation : public TrainingStep<GradientAccumulation> {
   nn::Module& module() const;                                  ///< the module that was passed to the constructor
   /// nn::clip_grad_norm_; of a model that tensor parallelism has cut, over all slices: all ranks must call it.
   double clip_grad_norm_(double max_norm);
+  /// Steps while the guard exists count as part of the next one in traffic(); gradients accumulate as ever.
+  [[nodiscard]] NoSync no_sync();
   TrainingPlan plan() const;      ///< memory
   const TrafficStats& traffic();  ///< of a model that several ranks share: the sum over their groups
+  /// stop_requested() becomes true; on all ranks that share the model after the same step.
+  void request_stop();
+  bool stop_requested() const;  ///< whether to end the training after this step
 
   // backward(x, y, loss_fn): see step.h. Adds to accumulated gradients.
 

@@ -48,6 +48,7 @@ struct StageChannel {
   int receiver = 0;  // stage
 
   static StageChannel of(const ScheduleAction& message);
+  static StageChannel at(std::size_t index) { return {index % 2 == 1, false, static_cast<int>(index / 2)}; }
   int sender() const { return is_backward ? receiver + 1 : receiver - 1; }  // stage
   std::size_t index() const { return 2 * static_cast<std::size_t>(receiver) + (is_backward ? 1 : 0); }
 };

@@ -27,9 +27,9 @@ UnitBytes bytes_of(const UnitLayout& unit, const optim::NamedParameters& named) 
 
 }  // namespace
 
-// docs/parallel.md derives the forms. n ranks, M micro-batches per rank; bytes of a unit with its padding.
+// docs/parallel.md derives the forms. n ranks; bytes of a unit with its padding.
 TrainingPlan ShardedDataParallel::State::plan() const {
-  const std::int64_t n = group->size(), m = options.micro_batches_per_rank;
+  const std::int64_t n = group->size();
   TrainingPlan plan;
   std::int64_t largest_parameters = 0, largest_gradients = 0, sent = 0;
   for (std::size_t u = 0; u < layouts.size(); ++u) {
@@ -38,15 +38,15 @@ TrainingPlan ShardedDataParallel::State::plan() const {
     plan.parameter_bytes += (unit.frozen_masters + (is_offloaded() ? 0 : unit.masters)) / n;
     plan.gradient_bytes += is_rotating() ? unit.gradients / n : unit.gradients;
     plan.padding_bytes += unit.parameters - unit.used;
-    const bool is_root = u == 0, is_last = u + 1 == layouts.size();
+    const bool is_root = u == 0;
     if (!is_resident() && is_root) plan.unit_bytes += unit.parameters;
     if (is_rotating() && is_root) plan.unit_bytes += unit.gradients;
     if (!is_root) {
       largest_parameters = std::max(largest_parameters, unit.parameters);
       largest_gradients = std::max(largest_gradients, unit.gradients);
     }
-    const std::int64_t gathers = is_resident() ? 1 : is_root || is_last ? m : 2 * m;
-    sent += gathers * (is_resident() ? unit.trained : unit.parameters) / n;
+    const std::int64_t times = is_resident() ? 1 : gathers->gathers_of(u, options.micro_batches_per_rank);
+    sent += times * (is_resident() ? unit.trained : unit.parameters) / n;
     plan.reduce_bytes += unit.gradients / n * (n - 1);
     plan.offload_bytes += is_offloaded() ? (unit.trained + unit.gradients) / n : 0;
   }

@@ -35,7 +35,7 @@ void check_parameters(const optim::NamedParameters& named) {
                    "ShardedDataParallel: parameter {} is on {}, {} on {}; expected all on one device", name,
                    device_of(parameter).to_string(), named.front().first, device_of(named.front().second).to_string());
     LOCKSTEP_CHECK(
-        parameter.sharding() == nn::Sharding::kNone,
+        parameter.sharding() == nn::Sharding::kNone || parameter.sharding() == nn::Sharding::kStage,
         "ShardedDataParallel: parameter {} is sharded already; make a new module, and load a checkpoint into its run",
         name);
     any_trained = any_trained || parameter.master().requires_grad();
@@ -73,10 +73,8 @@ Tensor ShardedDataParallel::run_evaluation(const Batch& batch, MicroBatchLoss lo
 }
 
 double ShardedDataParallel::clip_grad_norm_(double max_norm) {
-  const std::vector<ProcessGroup*> slices = runner_groups(state_->module, SharedRunner::Part::kModel);
   return run_or_end(*state_, [&] {
-    return clip_pieces(*state_->group, slices.empty() ? nullptr : slices[0], state_->named, *state_->gradients,
-                       max_norm);
+    return clip_pieces(*state_->group, state_->module, state_->named, *state_->gradients, max_norm);
   });
 }
 

@@ -22,6 +22,7 @@ class ShardedDataParallel::State::Call {
  public:
   explicit Call(State& state) : access_(state.access), version_(version_of(state)) {
     state.begin_step();
+    if (autograd::grad_mode()) state.watch_step(/*is_of_user=*/true);
     state.begin_micro_batches();
   }
   ~Call() { end(); }
@@ -54,7 +55,7 @@ class ShardedDataParallel::State::Call {
       of_step.accumulated = &*own_;
       step_.emplace(*state.gradients, of_step, state.step);
     }
-    state.gathers->begin_backward();
+    state.gathers->begin_backward({});
   }
   // The step ends with the backward, also after an exception.
   static void end_with(const std::shared_ptr<Call>& call, autograd::Run& run) {
@@ -128,12 +129,13 @@ Tensor ShardedDataParallel::State::begin_call(FunctionRef<Tensor()> run_module) 
                    options.weighting == Weighting::kEqual ? "" : " weighted by samples");
     open = std::make_shared<Call>(*this);
     call = open;
-    gathers->begin_forward();
-    if (autograd::grad_mode()) watch_step(/*is_of_user=*/true);
+    gathers->begin_forward({});
+  } else if (autograd::grad_mode()) {
+    RunnerTraffic::open_step(module, &group->traffic());
   }
   LOCKSTEP_CHECK(open->is_in_forward(), "ShardedDataParallel: operator() inside backward");
   const random::MicroBatchGuard micro_batch(group->rank());
-  const Tensor y = run_module();
+  const Tensor y = backwards.add(run_module());
   gathers->end_forward();
   if (gathers->are_direct())
     group->barrier();  // without a backward nothing else keeps ranks from stepping their shards

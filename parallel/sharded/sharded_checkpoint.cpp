@@ -14,22 +14,23 @@ std::vector<StatePart> ShardedDataParallel::State::parts(const StateRanks& ranks
     const Storage* const storage = each.tensor.impl().storage.get();
     const bool is_parameter =
         std::ranges::any_of(units, [&](const UnitParameters& unit) { return unit.owns(*storage); });
-    parts.push_back(is_parameter ? piece_in_state(each, saves(each, ranks))
+    parts.push_back(is_parameter ? piece_in_state(each, ranks)
                                  : part_of(each, each.tensor, TensorPart::whole(each.tensor.shape()),
-                                           ranks.saves_whole && group->rank() == 0));
+                                           ranks.saves_whole && group->rank() == 0, ranks));
   }
   return parts;
 }
 
 // The parameter is known by its storage and offset: the module lists a tied one several times.
-StatePart ShardedDataParallel::State::piece_in_state(const nn::ListedTensor& parameter, bool is_saved) const {
+StatePart ShardedDataParallel::State::piece_in_state(const nn::ListedTensor& parameter, const StateRanks& ranks) const {
   const TensorImpl& impl = parameter.tensor.impl();
   for (const UnitParameters& unit : units) {
     for (const FlatParameters& flat : unit.flats()) {
       if (flat.storage != impl.storage) continue;
       const std::int64_t offset = impl.offset / static_cast<std::int64_t>(item_size(impl.dtype));
       const TensorPart place = part_in_shard(impl.shape, offset, flat.shard.numel(), group->rank());
-      return part_of(parameter, elements_in_shard(flat.master, offset, place, group->rank()), place, is_saved);
+      return part_of(parameter, elements_in_shard(flat.master, offset, place, group->rank()), place,
+                     saves(parameter, ranks), ranks);
     }
   }
   throw Error(fmt::format("checkpoint: parameter {} is in no unit", parameter.name));
@@ -51,6 +52,8 @@ std::shared_ptr<ModelState> ShardedDataParallel::model_state() {
     explicit ShardedState(ShardedDataParallel& run, ShardedDataParallel::State& state)
         : run_(run), state_(state), ranks_(state_ranks(state.module, state.group)) {}
     ProcessGroup* group() const override { return ranks_.group.get(); }
+    const StageRunner* stages() const override { return ranks_.stages.get(); }
+    bool is_first() const override { return state_.group->rank() == 0 && ranks_.saves_whole; }
     std::vector<StatePart> parts() const override { return state_.parts(ranks_); }
     optim::NamedParameters parameters() const override {
       optim::NamedParameters named;

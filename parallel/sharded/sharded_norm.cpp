@@ -20,13 +20,13 @@ class ShardedNorm {
   ShardedNorm(ProcessGroup& group, const UnitGradients& gradients)
       : group_(group), pieces_(gradients.pieces()), gradients_(gradients) {}
 
-  double compute(const optim::NamedParameters& parameters, ProcessGroup* slices) {
+  double compute(nn::Module& module, const optim::NamedParameters& parameters) {
     std::vector<double> own;
     for (std::size_t p = 0; p < pieces_.size(); ++p) append_own(p, own);
     const std::vector<double> all = gather(own);
     const std::size_t each = all.size() / static_cast<std::size_t>(ranks());
     std::vector<std::size_t> at(static_cast<std::size_t>(ranks()));
-    SquaredNorm total(slices);
+    SquaredNorm total(module);
     std::size_t position = 0;
     const auto add = [&](double sum) { total.add(parameters[position++].second.slice(), sum); };
     for (std::size_t p = 0; p < pieces_.size(); ++p) {
@@ -87,11 +87,11 @@ class ShardedNorm {
 
 }  // namespace
 
-double clip_pieces(ProcessGroup& group, ProcessGroup* slices, const optim::NamedParameters& parameters,
+double clip_pieces(ProcessGroup& group, nn::Module& module, const optim::NamedParameters& parameters,
                    const UnitGradients& gradients, double max_norm) {
   LOCKSTEP_CHECK(max_norm >= 0, "clip_grad_norm_: max_norm is {}, expected 0 or more", max_norm);
   const NoGradGuard no_grad;
-  const double norm = ShardedNorm(group, gradients).compute(parameters, slices);
+  const double norm = ShardedNorm(group, gradients).compute(module, parameters);
   std::vector<Tensor> of_pieces;
   for (const TrainedPiece& piece : gradients.pieces()) of_pieces.push_back(piece.parameter.master().grad());
   scale_to_norm(of_pieces, norm, max_norm);

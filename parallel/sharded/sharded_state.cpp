@@ -7,6 +7,7 @@
 #include "lockstep/parallel/sharded/sharded_access_internal.h"
 #include "lockstep/parallel/sharded/sharded_state_internal.h"
 #include "lockstep/parallel/step/model_check_internal.h"
+#include "lockstep/parallel/step/stage_runner_internal.h"
 #include "lockstep/tensor/kernels/kernels_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
 #include "lockstep/tensor/random/random.h"
@@ -99,12 +100,28 @@ void ShardedDataParallel::State::make_units() {
   for (const auto& [name, parameter] : named) parameter.set_sharding(nn::Sharding::kSharded);
   for (const UnitLayout& layout : layouts)
     units.emplace_back(layout, units.size(), named, *group, is_resident(), access);
-  gathers = std::make_unique<UnitGathers>(units, group);
+  gathers = std::make_unique<UnitGathers>(units, group, units_of_chunks());
   gradients = std::make_unique<UnitGradients>(
       layouts, named, group->duplicate(),
       UnitGradients::Options{.rotating = is_rotating(), .may_wait = gathers->are_direct()});
   attach_reducer();
   empty_cache();  // which has the memory of the whole parameters
+}
+
+// Of a model in pipeline stages: the units with parameters of each of this rank's chunks.
+std::vector<std::vector<std::size_t>> ShardedDataParallel::State::units_of_chunks() const {
+  const std::shared_ptr<const StageRunner> stages = stage_runner(module);
+  if (!stages) return {};
+  std::vector<std::vector<std::size_t>> chunks(static_cast<std::size_t>(stages->chunks()));
+  for (std::size_t u = 0; u < layouts.size(); ++u) {
+    for (const FlatLayout& flat : layouts[u].flats) {
+      for (const std::size_t p : flat.parameters) {
+        auto& of_chunk = chunks[static_cast<std::size_t>(stages->chunk_of(named[p].second))];
+        if (of_chunk.empty() || of_chunk.back() != u) of_chunk.push_back(u);
+      }
+    }
+  }
+  return chunks;
 }
 
 bool ShardedDataParallel::State::is_offloaded() const {

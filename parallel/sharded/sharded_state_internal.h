@@ -11,6 +11,7 @@
 #include "lockstep/parallel/sharded/unit_gradients_internal.h"
 #include "lockstep/parallel/step/distributed_training_internal.h"
 #include "lockstep/parallel/step/model_state_internal.h"
+#include "lockstep/parallel/step/stage_runner_internal.h"
 
 namespace lockstep::parallel {
 
@@ -29,13 +30,15 @@ struct ShardedDataParallel::State final : DistributedTraining {
   // --- construction (sharded_state.cpp) ---
   void check_ranks();
   void make_units();
+  std::vector<std::vector<std::size_t>> units_of_chunks() const;
   void disconnect();
   void make_pieces();
   ShardedParameter piece_of(const std::pair<std::string, nn::Parameter>& whole, const Tensor& shard,
                             std::int64_t offset) const;
   void install_hooks();
   bool is_resident() const { return options.stage < 3 || !options.reshard_after_forward; }
-  bool is_rotating() const { return options.stage > 1 && options.micro_batches_per_rank == 1; }
+  // In pipeline stages no gradient is reduced before the last backward.
+  bool is_rotating() const { return options.stage > 1 && options.micro_batches_per_rank == 1 && !stage_runner(module); }
   bool is_offloaded() const;
 
   // --- a step (sharded_step.cpp) ---
@@ -84,7 +87,7 @@ struct ShardedDataParallel::State final : DistributedTraining {
 
   // --- sharded_checkpoint.cpp ---
   std::vector<StatePart> parts(const StateRanks& ranks) const;
-  StatePart piece_in_state(const nn::ListedTensor& parameter, bool is_saved) const;
+  StatePart piece_in_state(const nn::ListedTensor& parameter, const StateRanks& ranks) const;
   void after_load();
 
   ShardedDataParallelOptions options;

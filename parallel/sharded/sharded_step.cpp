@@ -26,7 +26,6 @@ void ShardedDataParallel::State::prepare() {
 
 void ShardedDataParallel::State::begin_step() {
   check_gathered();
-  group->traffic().begin_step();
   trace_plan();
 }
 

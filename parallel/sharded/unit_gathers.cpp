@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "lockstep/base/check_internal.h"
+#include "lockstep/parallel/step/typed_memory_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::parallel {
@@ -13,23 +14,41 @@ constexpr std::size_t kBuffers = 2;
 
 }  // namespace
 
-UnitGathers::UnitGathers(std::vector<UnitParameters>& units, std::shared_ptr<ProcessGroup> group)
+UnitGathers::UnitGathers(std::vector<UnitParameters>& units, std::shared_ptr<ProcessGroup> group,
+                         std::vector<std::vector<std::size_t>> chunks)
     : units_(units), group_(std::move(group)), states_(units.size()),
-      direct_(std::ranges::all_of(units, &UnitParameters::reads_directly)) {
-  forward_order_.resize(count());
-  std::iota(forward_order_.begin(), forward_order_.end(), std::size_t{0});
-  if (units_[0].is_resident()) return;
-  for (std::size_t u = 0; u < count(); ++u) {
-    if (!is_kept(u)) backward_order_.push_back(u);
+      direct_(std::ranges::all_of(units, &UnitParameters::reads_directly)), is_in_stages_(!chunks.empty()) {
+  if (!is_in_stages_) {
+    std::vector<std::size_t>& all = chunks.emplace_back(count());
+    std::iota(all.begin(), all.end(), std::size_t{0});
   }
-  // The gradient of a unit's output arrives before those of the units in it.
-  std::ranges::sort(backward_order_, [&](std::size_t a, std::size_t b) {
-    return units_[a].contains(units_[b]) || (a > b && !units_[b].contains(units_[a]));
-  });
+  for (const std::vector<std::size_t>& of_chunk : chunks)
+    orders_.push_back({.forward = of_chunk, .backward = backward_order(of_chunk)});
+  if (units_[0].is_resident()) return;
   if (units_[0].whole_bytes() > 0) root_memory_ = allocate(units_[0].whole_bytes());
   for (std::size_t u = 1; u < count(); ++u) largest_ = std::max(largest_, units_[u].whole_bytes());
   buffers_.resize(std::min(kBuffers, count() - 1));
   for (Buffer& buffer : buffers_) buffer.memory = allocate(largest_);
+}
+
+// The root first, which has memory of its own. The gradient of a unit's output arrives before those of the units in it.
+std::vector<std::size_t> UnitGathers::backward_order(const std::vector<std::size_t>& units) const {
+  std::vector<std::size_t> order;
+  for (const std::size_t u : units) {
+    if (!units_[0].is_resident() && !is_kept(u)) order.push_back(u);
+  }
+  std::ranges::sort(order, [&](std::size_t a, std::size_t b) {
+    if (a == 0 || b == 0) return b != 0;
+    return units_[a].contains(units_[b]) || (a > b && !units_[b].contains(units_[a]));
+  });
+  return order;
+}
+
+std::int64_t UnitGathers::gathers_of(std::size_t unit, int micro_batches) const {
+  std::int64_t gathers = 0;
+  for (const Order& order : orders_)
+    gathers += std::ranges::count(order.forward, unit) + std::ranges::count(order.backward, unit);
+  return gathers * micro_batches;
 }
 
 // All units are on one device.
@@ -41,25 +60,24 @@ Tensor UnitGathers::allocate(std::int64_t bytes) const {
 void UnitGathers::begin_step() {
   for (UnitParameters& unit : units_) unit.mark_changed();
   std::ranges::fill(states_, State());
+  passes_.clear();
   for (Buffer& buffer : buffers_) buffer.holder = -1;
   if (direct_) group_->barrier();
 }
 
-void UnitGathers::begin_forward() {
-  for (State& state : states_) {
-    state.active = state.used = false;
-    state.expected.clear();
-  }
-  begin_phase(Phase::kForward, forward_order_);
-  request(0);
+void UnitGathers::begin_forward(const MicroBatchPass& pass) {
+  passes_.erase(pass);
+  enter_pass(pass);
+  for (State& state : states_) state.active = false;
+  begin_phase(Phase::kForward, orders_[static_cast<std::size_t>(pass.chunk)].forward);
 }
 
-// The root and the last unit stay for backward. This rank's reductions must not wait for ranks that wait for its part of
-// a gather.
+// Units that stay for backward are readable from now on. This rank's reductions must not wait for ranks that wait for its
+// part of a gather.
 void UnitGathers::end_forward() {
   launch_rest();
-  for (std::size_t u = 1; u < count(); ++u) {
-    states_[u].active = false;
+  for (std::size_t u = 0; u < count(); ++u) {
+    states_[u].active = u == 0 && is_kept(u);
     if (!is_kept(u)) release(u);
   }
   for (std::size_t u = 0; u < count(); ++u) {
@@ -67,11 +85,25 @@ void UnitGathers::end_forward() {
   }
 }
 
-void UnitGathers::begin_backward() { begin_phase(Phase::kBackward, backward_order_); }
+void UnitGathers::begin_backward(const MicroBatchPass& pass) {
+  enter_pass(pass);
+  begin_phase(Phase::kBackward, orders_[static_cast<std::size_t>(pass.chunk)].backward);
+}
 
 void UnitGathers::end_backward() {
   launch_rest();
+  leave_pass();
+}
+
+void UnitGathers::skip_backward(const MicroBatchPass& pass) {
+  enter_pass(pass);
+  leave_pass();
+}
+
+void UnitGathers::leave_pass() {
   release_all();
+  std::erase_if(passes_, [this](const auto& each) { return &each.second == pass_; });
+  pass_ = nullptr;
 }
 
 void UnitGathers::release_all() {
@@ -84,6 +116,8 @@ void UnitGathers::release_all() {
 
 void UnitGathers::end_step() {
   phase_ = Phase::kNone;
+  passes_.clear();
+  pass_ = nullptr;
   for (UnitParameters& unit : units_) unit.hide();
   buffers_.resize(std::min(kBuffers, buffers_.size()));
 }
@@ -104,12 +138,13 @@ void UnitGathers::end_all() {
   for (UnitParameters& unit : units_) unit.hide();
 }
 
-// A unit that backward may still need is one that forward has used.
+// A unit that backward may still need is one that forward has used. The root is first in both orders.
 void UnitGathers::begin_phase(Phase phase, const std::vector<std::size_t>& order) {
   phase_ = phase;
   order_ = in_order() ? &order : &none_;
   next_ = 0;
-  for (State& state : states_) state.awaited = phase == Phase::kForward || state.used;
+  for (std::size_t u = 0; u < count(); ++u) states_[u].awaited = phase == Phase::kForward || (*pass_)[u].requested;
+  if (!order.empty() && order[0] == 0) request(0);
 }
 
 void UnitGathers::enter_forward(std::size_t unit) {
@@ -122,7 +157,7 @@ void UnitGathers::leave_forward(std::size_t unit) {
 
 std::shared_ptr<UnitGathers::Expected> UnitGathers::expect_backward(std::size_t unit) {
   auto expected = std::make_shared<Expected>();
-  states_[unit].expected.push_back(expected);
+  (*pass_)[unit].expected.push_back(expected);
   return expected;
 }
 
@@ -131,7 +166,7 @@ std::shared_ptr<UnitGathers::Expected> UnitGathers::expect_backward(std::size_t 
 void UnitGathers::enter_backward(std::size_t unit) {
   if (phase_ != Phase::kBackward) return;
   for (std::size_t u = 1; u < count(); ++u) {
-    std::vector<std::weak_ptr<Expected>>& expected = states_[u].expected;
+    std::vector<std::weak_ptr<Expected>>& expected = (*pass_)[u].expected;
     std::erase_if(expected, [](const auto& each) { return each.expired() || each.lock()->has_arrived; });
     if (u != unit && expected.empty() && !units_[u].contains(units_[unit])) states_[u].active = false;
   }
@@ -157,7 +192,7 @@ void UnitGathers::request(std::size_t unit, bool may_evict) {
     if (!state.launched) launch(unit, may_evict);
     units_[unit].present();
   }
-  state.active = state.used = true;
+  (*pass_)[unit].requested = state.active = true;
   state.awaited = false;
   // The next one in order can start: other ranks may be ahead.
   const auto is_free_now = [&](const Buffer& buffer) { return is_free(buffer, may_evict); };

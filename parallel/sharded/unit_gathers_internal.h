@@ -5,11 +5,15 @@
 // output arrives. The root unit stays from the start of a micro-batch to its end, the last unit from forward to
 // backward.
 //
+// If the model is in pipeline stages, a micro-batch passes each model chunk of this rank apart, and several micro-batches
+// are between their forward and their backward. Then no unit stays between the two, and a pass has the units of its chunk
+// alone: those with parameters of it, the root unit among them.
+//
 // Where ranks can read each other's memory, a gather is a copy, and each rank gathers only the units that it needs. A
 // barrier at the start of the step ensures that all shards are up to date, and no rank changes its shards before all
 // ranks have reduced their gradients. Elsewhere a gather is a collective, so in each micro-batch all ranks start the
 // same gathers in the same order, whichever parts of the model they use: in forward all units in model order; in
-// backward the opposite order, without the root and the last unit, which are still gathered. A request for a unit
+// backward the opposite order, without the root and the last unit if these are still gathered. A request for a unit
 // first starts the gathers of the earlier units of that order, and the end of forward and of backward starts the
 // remaining ones. So no rank may gather a unit again because it released it too early: see State::awaited. A rank that
 // calls a unit twice in forward, or calls units in another order than that of the model, does gather again; then all
@@ -20,6 +24,7 @@
 // buffer, which is freed at the end of the step.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -30,19 +35,23 @@ namespace lockstep::parallel {
 
 class UnitGathers final : public MicroBatchObserver {
  public:
-  // Allocates the buffers. `units` must outlive this object. The first one is the root.
-  UnitGathers(std::vector<UnitParameters>& units, std::shared_ptr<ProcessGroup> group);
+  // Allocates the buffers. `units` must outlive this object. The first one is the root. `chunks`: of a model in pipeline
+  // stages, the units of each chunk in ascending order; empty: the model is not in stages.
+  UnitGathers(std::vector<UnitParameters>& units, std::shared_ptr<ProcessGroup> group,
+              std::vector<std::vector<std::size_t>> chunks);
 
   // --- a step, in this order; resident parameters are gathered in its first micro-batch alone -----------------------
   void begin_step();
-  void begin_forward() override;
+  void begin_forward(const MicroBatchPass& pass) override;
   void end_forward() override;
-  void begin_backward() override;
+  void begin_backward(const MicroBatchPass& pass) override;
   void end_backward() override;
-  void skip_backward() override { release_all(); }
+  void skip_backward(const MicroBatchPass& pass) override;
   void end_step() override;  // makes the parameters unreadable; after an exception without waiting for other ranks
   // -----------------------------------------------------------------------------------------------------------------
 
+  // How often a unit that is not resident is gathered in a step.
+  std::int64_t gathers_of(std::size_t unit, int micro_batches) const;
   // Whether gathers are copies, and barriers have to separate them from steps.
   bool are_direct() const { return direct_; }
   bool is_idle() const { return phase_ == Phase::kNone; }  // outside steps: the parameters are distributed
@@ -66,11 +75,18 @@ class UnitGathers final : public MicroBatchObserver {
  private:
   enum class Phase : std::uint8_t { kNone, kForward, kBackward, kAll };
   struct State {
-    bool launched = false;                          // its gather has been launched, and it has not been released since
-    bool used = false;                              // requested in this micro-batch
-    bool active = false;                            // must not be released: in use
-    bool awaited = false;                           // must not be released: this phase may still request it
+    bool launched = false;  // its gather has been launched, and it has not been released since
+    bool active = false;    // must not be released: in use
+    bool awaited = false;   // must not be released: this phase may still request it
+  };
+  // A unit in a pass, from the begin of the forward to the end of the backward.
+  struct Use {
+    bool requested = false;
     std::vector<std::weak_ptr<Expected>> expected;  // gradients of its outputs
+  };
+  // The gathers of a chunk, in order.
+  struct Order {
+    std::vector<std::size_t> forward, backward;
   };
   // Memory of the units in turn.
   struct Buffer {
@@ -80,9 +96,13 @@ class UnitGathers final : public MicroBatchObserver {
   };
 
   std::size_t count() const { return units_.size(); }
-  bool is_kept(std::size_t unit) const { return unit == 0 || unit + 1 == units_.size(); }
+  // From forward to backward.
+  bool is_kept(std::size_t unit) const { return !is_in_stages_ && (unit == 0 || unit + 1 == units_.size()); }
   bool in_order() const { return !direct_; }  // whether ranks gather in the same order
   Tensor allocate(std::int64_t bytes) const;
+  std::vector<std::size_t> backward_order(const std::vector<std::size_t>& units) const;
+  void enter_pass(const MicroBatchPass& pass) { pass_ = &passes_.try_emplace(pass, count()).first->second; }
+  void leave_pass();
   void begin_phase(Phase phase, const std::vector<std::size_t>& order);
   void request(std::size_t unit, bool may_evict = true);
   void launch(std::size_t unit, bool may_evict);
@@ -96,13 +116,17 @@ class UnitGathers final : public MicroBatchObserver {
   std::vector<UnitParameters>& units_;
   std::shared_ptr<ProcessGroup> group_;
   std::vector<State> states_;
-  bool direct_;               // gathers are copies
+  bool direct_;  // gathers are copies
+  bool is_in_stages_;
   std::int64_t largest_ = 0;  // bytes of the largest unit but the root
   Tensor root_memory_;
   std::vector<Buffer> buffers_;  // at least kBuffers
   std::uint64_t gathers_ = 0;
   Phase phase_ = Phase::kNone;
-  std::vector<std::size_t> forward_order_, backward_order_, none_;
+  std::map<MicroBatchPass, std::vector<Use>> passes_;  // by unit
+  std::vector<Use>* pass_ = nullptr;                   // the one that runs
+  std::vector<Order> orders_;                          // by chunk
+  std::vector<std::size_t> none_;
   const std::vector<std::size_t>* order_ = &none_;  // in which all ranks gather in this phase
   std::size_t next_ = 0;                            // position in it
 };

@@ -7,6 +7,7 @@
 #include "lockstep/base/trace.h"
 #include "lockstep/parallel/sharded/unit_parameters_internal.h"
 #include "lockstep/parallel/step/micro_batch_internal.h"
+#include "lockstep/parallel/step/typed_memory_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::parallel {

@@ -3,11 +3,11 @@
 #include <algorithm>
 
 #include "lockstep/base/check_internal.h"
-#include "lockstep/base/environment_internal.h"
 #include "lockstep/base/trace.h"
 #include "lockstep/nn/deferred.h"
 #include "lockstep/nn/replace_elements_internal.h"
 #include "lockstep/parallel/step/micro_batch_internal.h"
+#include "lockstep/parallel/step/typed_memory_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::parallel {
@@ -33,16 +33,6 @@ Tensor elements_of(const Tensor& flat, std::int64_t first, std::int64_t count) {
 
 Tensor elements_in_shard(const Tensor& shard, std::int64_t offset, const TensorPart& part, int rank) {
   return elements_of(shard, part.numel == 0 ? 0 : offset + part.begin - shard.numel() * rank, part.numel);
-}
-
-void fill_for_next_owner(const Tensor& memory) {
-  if (environment_number("LOCKSTEP_FILL_BUFFERS", 0, 1) != 1) return;
-  raw::fill(typed_view(memory, 0, bytes_of(memory), kUInt8), 0xff);  // a NaN in every floating-point dtype
-}
-
-Tensor typed_view(const Tensor& memory, std::int64_t first, std::int64_t count, DType dtype) {
-  const TensorImpl& impl = memory.impl();
-  return Tensor(Ref<TensorImpl>::adopt(new TensorImpl(impl.storage, impl.offset + first, {count}, {1}, dtype)));
 }
 
 UnitParameters::UnitParameters(const UnitLayout& layout, std::uint64_t number, const optim::NamedParameters& parameters,

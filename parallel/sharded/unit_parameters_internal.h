@@ -83,10 +83,5 @@ class UnitParameters {
 Tensor elements_of(const Tensor& flat, std::int64_t first, std::int64_t count);
 // The elements of `part`, which part_in_shard has returned for `offset` and this rank, in the rank's shard.
 Tensor elements_in_shard(const Tensor& shard, std::int64_t offset, const TensorPart& part, int rank);
-// With LOCKSTEP_FILL_BUFFERS=1 writes NaN into memory that changes its owner, so that no result can come from what was
-// there before.
-void fill_for_next_owner(const Tensor& memory);
-// A view of `count` elements of `memory` (u8) from byte `first` on.
-Tensor typed_view(const Tensor& memory, std::int64_t first, std::int64_t count, DType dtype);
 
 }  // namespace lockstep::parallel

@@ -102,4 +102,26 @@ Tensor gather_numbers(ProcessGroup* group, const std::vector<std::int64_t>& own)
   return all;
 }
 
+std::vector<std::vector<std::string>> gather_texts(ProcessGroup& group, const std::vector<std::string>& own) {
+  std::string joined;
+  for (const std::string& text : own) joined += text + '\0';
+  const Tensor lengths = gather_numbers(&group, {static_cast<std::int64_t>(joined.size())});
+  const std::int64_t longest = std::ranges::max(lengths.span<std::int64_t>());
+  std::vector<std::vector<std::string>> texts(static_cast<std::size_t>(group.size()));
+  if (longest == 0) return texts;
+  joined.resize(static_cast<std::size_t>(longest));
+  const Tensor all = raw::empty({group.size(), longest}, {.dtype = kUInt8});
+  group.all_gather(all, raw::from_bytes(joined.data(), {longest}, kUInt8))->wait();
+  for (std::size_t r = 0; r < texts.size(); ++r) {
+    const auto length = static_cast<std::size_t>(lengths.span<std::int64_t>()[r]);
+    const auto bytes = all.span<std::uint8_t>().subspan(r * static_cast<std::size_t>(longest), length);
+    for (auto begin = bytes.begin(); begin != bytes.end();) {
+      const auto end = std::find(begin, bytes.end(), std::uint8_t{0});
+      texts[r].emplace_back(begin, end);
+      begin = end + 1;
+    }
+  }
+  return texts;
+}
+
 }  // namespace lockstep::parallel

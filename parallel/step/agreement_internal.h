@@ -1,8 +1,13 @@
 // Work that succeeds on all ranks or fails on all ranks. Not installed.
 #pragma once
 
+#include <cstdint>
+#include <string>
+#include <vector>
+
 #include "lockstep/base/callback.h"
 #include "lockstep/parallel/comm/process_group.h"
+#include "lockstep/tensor/tensor.h"
 
 namespace lockstep::parallel {
 
@@ -22,5 +27,8 @@ std::string text_of_rank_0(ProcessGroup* group, const std::string& text);
 // The `own` numbers of all ranks, one row for each rank; null stands for this process alone. All ranks pass the same
 // count of numbers.
 Tensor gather_numbers(ProcessGroup* group, const std::vector<std::int64_t>& own);
+
+// The texts of all ranks, by rank; ranks may have different numbers of texts. A text has no '\0'.
+std::vector<std::vector<std::string>> gather_texts(ProcessGroup& group, const std::vector<std::string>& own);
 
 }  // namespace lockstep::parallel

@@ -18,7 +18,7 @@ namespace lockstep::parallel {
 DistributedTraining::DistributedTraining(const char* mode, nn::Module& module, std::shared_ptr<ProcessGroup> of_ranks,
                                          int micro_batches_per_rank, Weighting weighting)
     : mode(mode), module(module), group(std::move(of_ranks)), micro_batches_per_rank(micro_batches_per_rank),
-      weighting(weighting), micro_batches(module) {
+      weighting(weighting), micro_batches(module), backwards([this](autograd::Run& run) { begin_backward(run); }) {
   LOCKSTEP_CHECK(group, "{}: the process group is null; call init_process_group to make one", mode);
   LOCKSTEP_CHECK(nn::current_replica_view() == nullptr, "{}: cannot be constructed inside a DataParallel replica",
                  mode);
@@ -53,7 +53,7 @@ MicroBatchPlan DistributedTraining::plan(std::int64_t samples) const {
 }
 
 StepInputs DistributedTraining::inputs(StepSummary own) const {
-  own.stop = wants_stop ? 1 : 0;
+  own.stop = wants_stop || stop_of_parts_ ? 1 : 0;
   own.joined = joining && joining->is_out() ? 1 : 0;
   return {.own = own,
           .ranks = group->size(),
@@ -63,7 +63,7 @@ StepInputs DistributedTraining::inputs(StepSummary own) const {
 }
 
 void DistributedTraining::watch_step(bool is_of_user) {
-  RunnerTraffic::begin_step(module, &group->traffic());
+  RunnerTraffic::open_step(module, &group->traffic());
   const bool is_out = joining && joining->is_out();
   watchers.begin_step({.is_of_user = is_of_user,
                        .has_parameters = !is_out || static_cast<bool>(joining->options().shadow_step),
@@ -85,7 +85,7 @@ void DistributedTraining::run_micro_batches(const MicroBatchPlan& of_batch, cons
                                             std::vector<Tensor>& losses, FunctionRef<void()> before_last) {
   std::vector<std::shared_ptr<const SharedRunner>> runners = shared_runners(module);
   if (!runners.empty()) require_runner_ranks(mode, module, group.get());
-  check_same_batch_of_slices(mode, module, batch);
+  stop_of_parts_ = check_same_batch_of_parts(mode, module, batch, wants_stop);
   std::erase_if(runners, [](const auto& runner) { return runner->part != SharedRunner::Part::kSequence; });
   const auto runs = [&] {
     std::int64_t sum = 0;
@@ -103,13 +103,13 @@ void DistributedTraining::run_micro_batches(const MicroBatchPlan& of_batch, cons
 
 // The backward of the last micro-batch fills the reducer.
 Tensor DistributedTraining::run_step(const MicroBatchPlan& of_batch, const Batch& batch, MicroBatchLoss loss_fn) {
+  begin_step();
   watch_step(/*is_of_user=*/false);
   AccumulatedGradients means(with_means()), own(with_own());
   const OnError drop([this] { drop_partial_gradients(); });
   std::vector<Tensor> losses;
   std::optional<ReducedStep> owned;
   std::optional<NoSync> local(&local_depth);
-  begin_step();
   const auto begin_last = [&] {
     StepInputs of_step = inputs({.micro_batches = of_batch.running(),
                                  .samples = of_batch.samples,
@@ -118,12 +118,11 @@ Tensor DistributedTraining::run_step(const MicroBatchPlan& of_batch, const Batch
     of_step.accumulated = &own;
     of_step.accumulated_factor = of_batch.samples > 0 ? 1 / of_batch.scale().first : micro_batches_per_rank;
     local.reset();
-    begin_reduction();
     owned.emplace(reducer(), of_step, step);
   };
   run_micro_batches(of_batch, batch, loss_fn, losses, begin_last);
   if (losses.empty()) {  // no samples, but the other ranks wait for this rank's gradients
-    micro_batches.sets().begin(0, 1);
+    micro_batches.sets().clear();
     begin_last();
   }
   finish_step();
@@ -153,6 +152,7 @@ void DistributedTraining::check_first_gradients() {
 
 void DistributedTraining::finish_step() {
   last = step->finish();
+  RunnerTraffic::close_step(module, &group->traffic());
   if (last.joined == group->size()) return;
   reduced();
   if (joining) joining->after_step(last.joined);
@@ -199,6 +199,13 @@ Tensor DistributedTraining::evaluate(const Batch& batch, MicroBatchLoss loss_fn)
   });
 }
 
+// A backward that the user called. Its exception is told also if no parameter has been reached.
+void DistributedTraining::begin_backward(autograd::Run& run) {
+  if (run.accumulates()) RunnerTraffic::open_step(module, &group->traffic());
+  if (is_alone() && (local_depth > 0 || !run.accumulates())) return;
+  run.at_error([this](const std::exception& error) { end_failed_step(error); });
+}
+
 // The leaf hook of a parameter.
 void DistributedTraining::complete(std::size_t parameter, autograd::Run& run) {
   reach(parameter, run);
@@ -215,6 +222,7 @@ void DistributedTraining::end_failed_step(const std::exception& error) {
   for (ProcessGroup* of_runner : runner_groups(module)) {
     if (std::ranges::find(waiting, of_runner) == waiting.end()) waiting.push_back(of_runner);
   }
+  RunnerTraffic::close_step(module, &group->traffic());
   failures_.tell(waiting, mode, error);
   abandon_step();
 }

@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "lockstep/parallel/step/backward_hooks_internal.h"
 #include "lockstep/parallel/step/joining_internal.h"
 #include "lockstep/parallel/step/micro_batch_loop_internal.h"
 #include "lockstep/parallel/step/reduced_step_internal.h"
@@ -49,6 +50,7 @@ class DistributedTraining {
   RunnerTraffic traffic;
   StepSummary last = {};  // sum over all ranks, in the last step
   StepWatchers watchers;
+  BackwardHooks backwards;  // of results of operator()
 
  protected:
   virtual ~DistributedTraining();
@@ -64,7 +66,6 @@ class DistributedTraining {
   virtual void begin_step() {}  // a step that will be reduced begins; not in no_sync
   virtual void begin_micro_batches() {}
   virtual MicroBatchObserver& observer() { return no_observer_; }
-  virtual void begin_reduction() {}  // before the backward of the last micro-batch
   // A parameter's gradient is complete, in any backward: one that the user called may begin a step here.
   virtual void reach(std::size_t parameter, autograd::Run& run) = 0;
   virtual void reduced() {}  // the gradients of a step are in grad()
@@ -84,7 +85,7 @@ class DistributedTraining {
   // Registers the leaf hooks of the reducer's parameters, and takes its views, when the reducer is new.
   void attach_reducer();
   StepInputs inputs(StepSummary own) const;
-  // Tells the watchers of a step whose backward is the user's own or not.
+  // Tells the counters and the watchers of a step whose backward is the user's own or not.
   void watch_step(bool is_of_user);
   Tensor run_step(const MicroBatchPlan& plan, const Batch& batch, MicroBatchLoss loss_fn);
   // Whether no rank waits for this one while it computes without a reduction.
@@ -100,10 +101,12 @@ class DistributedTraining {
   void complete(std::size_t parameter, autograd::Run& run);
   void shadow();
   void check_first_gradients();
+  void begin_backward(autograd::Run& run);
 
   NoObserver no_observer_;
   std::vector<HookHandle> leaf_hooks_;
   StepFailures failures_;
+  bool stop_of_parts_ = false;          // a rank with another part of the model has requested a stop
   bool has_checked_gradients_ = false;  // of whole parameters, in the first step, if the model has slices
 };
 

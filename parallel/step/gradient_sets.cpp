@@ -1,6 +1,8 @@
 #include "lockstep/parallel/step/gradient_sets_internal.h"
 
+#include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "lockstep/autograd/history_internal.h"
 #include "lockstep/parallel/step/micro_batch_internal.h"
@@ -19,15 +21,28 @@ void set_view(const Tensor& leaf, const Tensor& view) {
 
 }  // namespace
 
-GradientSets::GradientSets(std::vector<nn::Parameter> parameters)
-    : parameters_(std::move(parameters)), views_(parameters_.size()), half_(parameters_.size()) {}
+GradientSets::GradientSets(std::vector<nn::Parameter> parameters, const std::vector<int>& chunks)
+    : parameters_(std::move(parameters)), views_(parameters_.size()), chunks_(1), chunk_of_(chunks),
+      half_(parameters_.size()) {
+  chunk_of_.resize(parameters_.size());
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    chunks_.resize(std::max(chunks_.size(), static_cast<std::size_t>(chunk_of_[p]) + 1));
+    at(chunk_of_[p]).parameters.push_back(p);
+  }
+}
 
 void GradientSets::set_views(std::vector<Tensor> views) { views_ = std::move(views); }
 
+void GradientSets::clear(Chunk& chunk) {
+  chunk.sets.clear();
+  for (const std::size_t p : chunk.parameters) {
+    half_[p] = Tensor();
+    reset(p);
+  }
+}
+
 void GradientSets::clear() {
-  sets_.clear();
-  half_.assign(parameters_.size(), Tensor());
-  for (std::size_t p = 0; p < parameters_.size(); ++p) reset(p);
+  for (Chunk& chunk : chunks_) clear(chunk);
 }
 
 // Prepares the parameter for a single backward, which writes to views_[p].
@@ -37,21 +52,22 @@ void GradientSets::reset(std::size_t p) {
   set_view(leaf, views_[p]);
 }
 
-void GradientSets::begin(int micro_batch, int micro_batches) {
-  if (micro_batch == 0) clear();  // a failed step may have left sets
+void GradientSets::begin(int micro_batch, int micro_batches, int chunk) {
+  auto& [parameters, sets] = at(chunk);
+  if (micro_batch == 0) clear(at(chunk));  // a failed step may have left sets
   if (micro_batches == 1) return;
   const bool new_set = micro_batch % 2 == 0;
-  const bool first_set = sets_.size() == (new_set ? 0 : 1);
-  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+  const bool first_set = sets.size() == (new_set ? 0 : 1);
+  for (const std::size_t p : parameters) {
     const Tensor& leaf = parameters_[p].master();
-    const Tensor before = new_set ? Tensor() : std::move(sets_.back()[p]);
+    const Tensor before = new_set ? Tensor() : std::move(sets.back()[p]);
     const bool narrow = is_narrow(leaf);  // then grad() holds one micro-batch's gradient only
     set_view(leaf, first_set ? views_[p] : Tensor());
     autograd::set_separate_contributions(leaf, !new_set && !narrow);
     leaf.set_grad(narrow ? Tensor() : before);
     half_[p] = narrow ? before : Tensor();
   }
-  if (!new_set) sets_.pop_back();
+  if (!new_set) sets.pop_back();
 }
 
 // The parameter's gradient in the newest set, to which the last micro-batch was added.
@@ -60,32 +76,49 @@ Tensor GradientSets::newest(std::size_t p) {
   return is_narrow(parameters_[p].master()) ? add_up(std::exchange(half_[p], Tensor()), widened(grad)) : grad;
 }
 
-void GradientSets::end(int micro_batch, int micro_batches) {
+void GradientSets::end(int micro_batch, int micro_batches, int chunk) {
   if (micro_batch == micro_batches - 1) return;
-  std::vector<Tensor>& set = sets_.emplace_back();
-  for (std::size_t p = 0; p < parameters_.size(); ++p) {
-    set.push_back(newest(p));
+  auto& [parameters, sets] = at(chunk);
+  std::vector<Tensor>& set = sets.emplace_back(parameters_.size());
+  for (const std::size_t p : parameters) {
+    set[p] = newest(p);
     parameters_[p].master().set_grad(Tensor());
   }
   // The number of sets that remain is the number of ones in micro_batch + 1 in binary.
-  while (sets_.size() > static_cast<std::size_t>(std::popcount(static_cast<unsigned>(micro_batch + 1)))) {
-    std::vector<Tensor>& to = sets_[sets_.size() - 2];
-    for (std::size_t p = 0; p < parameters_.size(); ++p) to[p] = add_up(to[p], sets_.back()[p]);
-    sets_.pop_back();
+  while (sets.size() > static_cast<std::size_t>(std::popcount(static_cast<unsigned>(micro_batch + 1)))) {
+    std::vector<Tensor>& to = sets[sets.size() - 2];
+    for (const std::size_t p : parameters) to[p] = add_up(to[p], sets.back()[p]);
+    sets.pop_back();
   }
 }
 
 Tensor GradientSets::finish(std::size_t p) {
   const Tensor& leaf = parameters_[p].master();
+  std::vector<std::vector<Tensor>>& sets = at(chunk_of_[p]).sets;
   reset(p);
   Tensor sum = newest(p);
-  for (std::size_t s = sets_.size(); s-- > 0;) {
-    sum = add_up(std::move(sets_[s][p]), sum);
-    sets_[s][p] = Tensor();
+  for (std::size_t s = sets.size(); s-- > 0;) {
+    sum = add_up(std::move(sets[s][p]), sum);
+    sets[s][p] = Tensor();
   }
   if (sum.defined() && !sum.is_contiguous()) sum = raw::clone(sum);
   leaf.set_grad(is_narrow(leaf) ? Tensor() : sum);
   return sum;
+}
+
+void GradientSets::put(std::size_t p, const Tensor& sum) {
+  const Tensor& leaf = parameters_[p].master();
+  if (is_narrow(leaf)) {
+    half_[p] = sum;
+  } else if (!sum.defined() || !leaf.grad().defined()) {
+    leaf.set_grad(sum);
+  } else if (leaf.grad().raw_data() != sum.raw_data()) {
+    raw::copy(sum, leaf.grad());
+  }
+}
+
+std::size_t GradientSets::position(const nn::Parameter& parameter) const {
+  return static_cast<std::size_t>(std::ranges::find(parameters_, parameter) - parameters_.begin());
 }
 
 }  // namespace lockstep::parallel

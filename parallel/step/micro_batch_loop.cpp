@@ -9,7 +9,7 @@ namespace lockstep::parallel {
 // While it lives, random numbers and buffers are those of micro-batch s.
 struct InTurn::Entered {
   Entered(InTurn& in, int s)
-      : micro_batch(in.first_ + s), view(s > 0 && !in.buffers_.empty() ? &in.view(s) : nn::current_replica_view()) {}
+      : micro_batch(in.first_ + s), view(in.view(s) ? &*in.view(s) : nn::current_replica_view()) {}
   random::MicroBatchGuard micro_batch;
   nn::ReplicaViewGuard view;
 };
@@ -24,31 +24,49 @@ void InTurn::for_each(int running, FunctionRef<void(int s)> body) {
   for (int s = 0; s < running; ++s) body(s);
 }
 
-Tensor InTurn::forward(int s, const Batch& batch, RowRange samples, MicroBatchLoss loss_fn) {
-  if (s > 0) buffers_.enter(view(s));
+Tensor InTurn::forward(int s, int chunk, FunctionRef<Tensor()> body) {
+  if (s > 0 && !buffers_.empty() && !view(s)) buffers_.enter(view(s).emplace());
   const Entered entered(*this, s);
-  observer_.begin_forward();
-  const Tensor loss = loss_fn(narrow_rows(batch, samples));
+  observer_.begin_forward({s, chunk});
+  Tensor result = body();
   observer_.end_forward();
-  return loss;
+  return result;
+}
+
+Tensor InTurn::forward(int s, const Batch& batch, RowRange samples, MicroBatchLoss loss_fn) {
+  return forward(s, 0, [&] { return loss_fn(narrow_rows(batch, samples)); });
+}
+
+void InTurn::run_backward(int s, int chunk, FunctionRef<void()> before, FunctionRef<void()> body) {
+  const Entered entered(*this, s);
+  sets_.begin(s, running(), chunk);
+  before();
+  observer_.begin_backward({s, chunk});
+  body();
+  observer_.end_backward();
+  sets_.end(s, running(), chunk);
+}
+
+void InTurn::backward(int s, int chunk, FunctionRef<void()> body) {
+  run_backward(
+      s, chunk, [] {}, body);
 }
 
 void InTurn::backward(int s, const Tensor& loss, std::int64_t weight) {
-  const Entered entered(*this, s);
-  const int running = static_cast<int>(views_.size());
-  sets_.begin(s, running);
-  if (s == running - 1) before_last_();
-  observer_.begin_backward();
-  weighted_backward(loss, weight);
-  observer_.end_backward();
-  sets_.end(s, running);
+  const auto before = [&] {
+    if (s == running() - 1) before_last_();
+  };
+  run_backward(s, 0, before, [&] { weighted_backward(loss, weight); });
 }
 
-void InTurn::skip(bool evaluates) {
-  observer_.begin_forward();
+void InTurn::skip_forward(int s, int chunk) {
+  observer_.begin_forward({s, chunk});
   observer_.end_forward();
-  if (evaluates) return observer_.skip_backward();
-  observer_.begin_backward();
+}
+
+void InTurn::skip_backward(int s, int chunk, bool evaluates) {
+  if (evaluates) return observer_.skip_backward({s, chunk});
+  observer_.begin_backward({s, chunk});
   observer_.end_backward();
 }
 
@@ -78,13 +96,22 @@ void MicroBatchStep::run() {
     if (!plan_.evaluates) return backward(s, forward(s));
     const NoGradGuard no_grad;  // on the thread of the micro-batch
     forward(s);
-    executor_.skip_backward();
+    executor_.skip_backward(s);
   });
+}
+
+MicroBatchesInTurn::MicroBatchesInTurn(nn::Module& module)
+    : trained_(module), stages_(stage_runner(module)), sets_(new_sets()), buffers_(module) {}
+
+GradientSets MicroBatchesInTurn::new_sets() const {
+  std::vector<int> chunks;
+  for (const nn::Parameter& each : trained_.list()) chunks.push_back(stages_ ? stages_->chunk_of(each) : 0);
+  return GradientSets(trained_.list(), chunks);
 }
 
 bool MicroBatchesInTurn::update() {
   if (!trained_.changed()) return false;
-  sets_ = GradientSets(trained_.list());
+  sets_ = new_sets();
   return true;
 }
 
@@ -92,8 +119,18 @@ void MicroBatchesInTurn::run(const MicroBatchPlan& plan, int first, const Batch&
                              std::vector<Tensor>& losses, MicroBatchObserver& observer,
                              FunctionRef<void()> before_last) {
   InTurn executor(sets_, buffers_, first, observer, before_last);
-  MicroBatchStep(plan, batch, loss_fn, executor, losses).run();
-  for (int rest = plan.micro_batches - plan.running(); rest > 0; --rest) executor.skip(plan.evaluates);
+  MicroBatchStep step(plan, batch, loss_fn, executor, losses);
+  if (stages_) {
+    stages_->run_micro_batches(
+        {.plan = plan, .batch = batch, .loss_fn = loss_fn, .in_turn = executor, .losses = losses});
+    if (plan.running() > 0) before_last();  // the losses are known here at the end only
+    return;
+  }
+  step.run();
+  for (int s = plan.running(); s < plan.micro_batches; ++s) {
+    executor.skip_forward(s, 0);
+    executor.skip_backward(s, 0, plan.evaluates);
+  }
 }
 
 void MicroBatchesInTurn::take_gradients(const StepScale& scale) {

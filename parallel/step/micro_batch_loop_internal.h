@@ -1,12 +1,15 @@
 // The loop over the micro-batches of a step, for all modes: forward, loss and backward of each.
 #pragma once
 
+#include <memory>
+#include <optional>
 #include <vector>
 
 #include "lockstep/parallel/step/gradient_sets_internal.h"
 #include "lockstep/parallel/step/micro_batch_buffers_internal.h"
 #include "lockstep/parallel/step/micro_batch_internal.h"
 #include "lockstep/parallel/step/micro_batch_observer_internal.h"
+#include "lockstep/parallel/step/stage_runner_internal.h"
 
 namespace lockstep::parallel {
 
@@ -33,7 +36,7 @@ class MicroBatchExecutor {
   virtual Tensor forward(int s, const Batch& batch, RowRange samples, MicroBatchLoss loss_fn) = 0;
   // Runs backward from a loss, times `weight`.
   virtual void backward(int s, const Tensor& loss, std::int64_t weight) = 0;
-  virtual void skip_backward() {}  // in an evaluation
+  virtual void skip_backward(int /*s*/) {}  // in an evaluation
 
  protected:
   ~MicroBatchExecutor() = default;
@@ -76,28 +79,36 @@ class InTurn final : public MicroBatchExecutor {
   InTurn& operator=(const InTurn&) = delete;
 
   void begin(int running);
+  // body() with the random numbers and buffers of micro-batch s. `chunk` is that of the parameters that body() reaches.
+  Tensor forward(int s, int chunk, FunctionRef<Tensor()> body);
+  void backward(int s, int chunk, FunctionRef<void()> body);
+  // In place of these for a micro-batch without samples. In an evaluation there is no backward, also with samples.
+  void skip_forward(int s, int chunk);
+  void skip_backward(int s, int chunk, bool evaluates);
   void for_each(int running, FunctionRef<void(int s)> body) override;
   Tensor forward(int s, const Batch& batch, RowRange samples, MicroBatchLoss loss_fn) override;
   void backward(int s, const Tensor& loss, std::int64_t weight) override;
-  void skip_backward() override { observer_.skip_backward(); }
-  void skip(bool evaluates);  // a micro-batch without samples
+  void skip_backward(int s) override { skip_backward(s, 0, /*evaluates=*/true); }
+  GradientSets& sets() { return sets_; }
 
  private:
   struct Entered;
-  nn::ReplicaView& view(int s) { return views_[static_cast<std::size_t>(s)]; }
+  void run_backward(int s, int chunk, FunctionRef<void()> before, FunctionRef<void()> body);
+  std::optional<nn::ReplicaView>& view(int s) { return views_[static_cast<std::size_t>(s)]; }
+  int running() const { return static_cast<int>(views_.size()); }
 
   GradientSets& sets_;
   MicroBatchBuffers& buffers_;
   int first_;
   MicroBatchObserver& observer_;
   FunctionRef<void()> before_last_;
-  std::vector<nn::ReplicaView> views_;  // by micro-batch: its buffers
+  std::vector<std::optional<nn::ReplicaView>> views_;  // by micro-batch: its buffers, if it has begun and has its own
 };
 
 // The micro-batches of a module in turn, step after step, with gradients summed in canonical order.
 class MicroBatchesInTurn {
  public:
-  explicit MicroBatchesInTurn(const nn::Module& module) : trained_(module), sets_(trained_.list()), buffers_(module) {}
+  explicit MicroBatchesInTurn(nn::Module& module);
 
   // The parameters that require grad. Programs freeze and unfreeze parameters between steps; `update` updates the list
   // and returns true if it has changed.
@@ -107,14 +118,17 @@ class MicroBatchesInTurn {
   GradientSets& sets() { return sets_; }
   bool has_buffers() const { return !buffers_.empty(); }
 
-  // `first` is the number of the process's first micro-batch. Calls `before_last` before the last backward.
+  // `first` is the number of the process's first micro-batch. Calls `before_last`, if there are samples, before the last
+  // backward; if the model is in stages, after it.
   void run(const MicroBatchPlan& plan, int first, const Batch& batch, MicroBatchLoss loss_fn,
            std::vector<Tensor>& losses, MicroBatchObserver& observer, FunctionRef<void()> before_last);
   // Sets grad() to the scaled sums over the micro-batches.
   void take_gradients(const StepScale& scale);
 
  private:
+  GradientSets new_sets() const;
   TrainedParameters trained_;
+  std::shared_ptr<const StageRunner> stages_;  // of a pipeline; null: the model is on this rank
   GradientSets sets_;
   MicroBatchBuffers buffers_;
 };

@@ -2,18 +2,27 @@
 // gather parameters. Not installed.
 #pragma once
 
+#include <compare>
+
 namespace lockstep::parallel {
 
-// Called in this order, for each micro-batch of this rank, also for those without samples, in which nothing runs between
-// the calls: ranks that communicate here make the same calls.
+// A micro-batch in one of this rank's model chunks. Without a pipeline there is chunk 0 alone.
+struct MicroBatchPass {
+  int micro_batch = 0, chunk = 0;
+  friend auto operator<=>(const MicroBatchPass&, const MicroBatchPass&) = default;
+};
+
+// Called in this order for each pass of this rank, also for those without samples, in which nothing runs between the
+// calls: ranks that communicate here make the same calls. In a pipeline the forwards of other passes may run between the
+// forward and the backward of one.
 class MicroBatchObserver {
  public:
-  virtual void begin_forward() {}
+  virtual void begin_forward(const MicroBatchPass& /*pass*/) {}
   virtual void end_forward() {}
-  virtual void begin_backward() {}
+  virtual void begin_backward(const MicroBatchPass& /*pass*/) {}
   virtual void end_backward() {}
-  virtual void skip_backward() {}  // in place of the two, in an evaluation
-  virtual void end_step() {}       // once, after all micro-batches, also after an exception
+  virtual void skip_backward(const MicroBatchPass& /*pass*/) {}  // in place of the two, in an evaluation
+  virtual void end_step() {}                                     // once, after all passes, also after an exception
 
  protected:
   ~MicroBatchObserver() = default;

@@ -18,6 +18,7 @@
 #include "lockstep/parallel/step/activation_part_internal.h"
 #include "lockstep/parallel/step/record_file_internal.h"
 #include "lockstep/parallel/step/shared_runner_internal.h"
+#include "lockstep/parallel/step/stage_runner_internal.h"
 #include "lockstep/parallel/step/step_watchers_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
 #include "lockstep/tensor/random/random.h"
@@ -55,6 +56,7 @@ struct Recorder::State final : StepWatcher, std::enable_shared_from_this<State> 
 
   const Source source;
   const RecorderOptions options;
+  const std::shared_ptr<const StageRunner> stages = stage_runner(source.module);  // null: not in stages
 
  private:
   bool is_in_range() const;
@@ -138,10 +140,12 @@ void Recorder::State::end_forward(const std::string& path, const ModuleActivatio
 }
 
 // Records the gradients of this micro-batch's backward. A replica has parameters of its own; where micro-batches share
-// the parameters, a backward follows its forward. A hook changes the order in which a backward adds to a gradient of an
-// earlier one, which only a backward of the user's own does.
+// the parameters, a backward follows its forward or, in a pipeline, runs as its micro-batch. Modules of a pipeline's chain
+// that share a parameter have a gradient each, and no rank the sum. A hook changes the order in which a backward adds to a
+// gradient of an earlier one, which only a backward of the user's own does.
 void Recorder::State::hook_parameters(int micro_batch) {
   for (const auto& [name, parameter] : source.module.named_parameters()) {
+    if (stages && stages->is_shared(parameter)) continue;
     const Tensor& leaf = parameter.tensor();
     if (!leaf.requires_grad() || !leaf.is_leaf() || (current->is_of_user && leaf.grad().defined())) continue;
     auto& [kept, hook] = leaves[&leaf.impl()];
@@ -153,18 +157,22 @@ void Recorder::State::hook_parameters(int micro_batch) {
           if (!state) return Tensor();
           const std::lock_guard lock(state->mutex);
           state->has_backward = true;
+          const int of = state->stages ? random::current_micro_batch() : micro_batch;
           if (state->is_in_range())
-            state->add_parameter(state->key("micro_batch_gradient", micro_batch, name), parameter, gradient,
+            state->add_parameter(state->key("micro_batch_gradient", of, name), parameter, gradient,
                                  TensorPart::whole(gradient.shape()), gradient.shape());
           return Tensor();
         });
   }
 }
 
-// Calls count in the order of backward, which is that of all modes, also if forward is repeated.
+// Calls count in the order of backward, which is that of all modes, also if forward is repeated. The input of a pipeline's
+// stage is a leaf of its own.
 void Recorder::State::hook_input(const std::string& path, const ModuleActivations& activations, int micro_batch,
                                  const Tensor& input) {
-  if (!input.defined() || !input.requires_grad() || input.is_leaf()) return;
+  if (!input.defined() || !input.requires_grad()) return;
+  const bool is_of_stage = stages && !autograd::is_recomputing() && !leaves.contains(&input.impl());
+  if (input.is_leaf() && !is_of_stage) return;
   const std::optional<ActivationPart> place = activations.of_input(input);
   if (!place) return;
   input.register_hook([weak = weak_from_this(), path, micro_batch, place = *place](const Tensor& gradient) {
@@ -279,11 +287,12 @@ Recorder::~Recorder() {
 
 void Recorder::watch(StepWatchers& watchers) const { watchers.add(state_); }
 
-// All ranks that share the state of the run: those of its group or, if tensor parallelism has cut the model, of the mesh.
+// All ranks that share the state of the run: those of its group or, if the model is cut or in stages, of the mesh.
 std::shared_ptr<ProcessGroup> Recorder::all_ranks(nn::Module& module, const std::shared_ptr<ProcessGroup>& group) {
-  const std::shared_ptr<const SharedRunner> cut = model_runner(module);
-  if (!cut) return group;
-  return cut->mesh ? cut->mesh : cut->group;
+  std::shared_ptr<const SharedRunner> runner = stage_runner(module);
+  if (!runner || !runner->group) runner = model_runner(module);
+  if (!runner) return group;
+  return runner->mesh ? runner->mesh : runner->group;
 }
 
 // All ranks of a run take the same number, also if some of them have had fewer runs. Ranks may be threads.

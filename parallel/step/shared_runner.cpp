@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include "lockstep/base/check_internal.h"
+#include "lockstep/parallel/step/stage_runner_internal.h"
 
 namespace lockstep::parallel {
 
@@ -54,13 +55,14 @@ void require_sequence_ranks(const char* mode, const ProcessGroup& blocks, const 
                    mode);
 }
 
-void require_model_ranks(const char* mode, const ProcessGroup& slices, const ProcessGroup* group) {
-  for (int r = 0; r < slices.size(); ++r)
+void require_model_ranks(const char* mode, const char* how, const char* parts, const ProcessGroup& ranks,
+                         const ProcessGroup* group) {
+  for (int r = 0; r < ranks.size(); ++r)
     LOCKSTEP_CHECK(
-        r == slices.rank() || position_in(group, slices.global_rank(r)) < 0,
-        "{}: the model is tensor-parallel over {} ranks, which have different slices of its parameters, and several of "
-        "them are in the mode's group, which would mix these; pass the group of another axis: mesh[\"dp\"].group()",
-        mode, slices.size());
+        r == ranks.rank() || position_in(group, ranks.global_rank(r)) < 0,
+        "{}: the model is {} over {} ranks, which have different {} of its parameters, and several of them are "
+        "in the mode's group, which would mix these; pass the group of another axis: mesh[\"dp\"].group()",
+        mode, how, ranks.size(), parts);
 }
 
 std::vector<int> global_ranks(const ProcessGroup& group) {
@@ -97,14 +99,27 @@ std::vector<ProcessGroup*> runner_groups(nn::Module& module, SharedRunner::Part 
   return groups_of(module, &part);
 }
 
+bool divides_model(nn::Module& module) {
+  return !runner_groups(module, SharedRunner::Part::kModel).empty() ||
+         !runner_groups(module, SharedRunner::Part::kStages).empty();
+}
+
+std::shared_ptr<const StageRunner> stage_runner(const nn::Module& module) {
+  if (!nn::ModuleRunner::exists()) return nullptr;
+  for (const auto& runner : nn::runners_of(module)) {
+    if (auto stages = std::dynamic_pointer_cast<const StageRunner>(runner)) return stages;
+  }
+  return nullptr;
+}
+
 namespace {
 
-// The counters of the runners' groups, without `own`.
-std::vector<TrafficStats*> other_counters(nn::Module& module, const TrafficStats* own) {
+// `own`, unless it is null, and the counters of the runners' groups, each once.
+std::vector<TrafficStats*> all_counters(nn::Module& module, TrafficStats* own) {
   std::vector<TrafficStats*> counters;
+  if (own) counters.push_back(own);
   for (ProcessGroup* group : runner_groups(module)) {
-    TrafficStats* const each = &group->traffic();
-    if (each != own && std::ranges::find(counters, each) == counters.end()) counters.push_back(each);
+    if (std::ranges::find(counters, &group->traffic()) == counters.end()) counters.push_back(&group->traffic());
   }
   return counters;
 }
@@ -112,16 +127,19 @@ std::vector<TrafficStats*> other_counters(nn::Module& module, const TrafficStats
 }  // namespace
 
 const TrafficStats& RunnerTraffic::with(nn::Module& module, TrafficStats* own) {
-  std::vector<TrafficStats*> counters = other_counters(module, own);
-  if (own && counters.empty()) return *own;
-  if (own) counters.insert(counters.begin(), own);
+  const std::vector<TrafficStats*> counters = all_counters(module, own);
+  if (own && counters.size() == 1) return *own;
   sum_ = counters.empty() ? TrafficStats() : *counters[0];
   for (std::size_t i = 1; i < counters.size(); ++i) sum_.add(*counters[i]);
   return sum_;
 }
 
-void RunnerTraffic::begin_step(nn::Module& module, const TrafficStats* own) {
-  for (TrafficStats* const each : other_counters(module, own)) each->begin_step();
+void RunnerTraffic::open_step(nn::Module& module, TrafficStats* own) {
+  for (TrafficStats* const each : all_counters(module, own)) each->open_step();
+}
+
+void RunnerTraffic::close_step(nn::Module& module, TrafficStats* own) {
+  for (TrafficStats* const each : all_counters(module, own)) each->close_step();
 }
 
 void require_runner_ranks(const char* mode, nn::Module& module, const ProcessGroup* group) {
@@ -129,7 +147,9 @@ void require_runner_ranks(const char* mode, nn::Module& module, const ProcessGro
     require_sequence_ranks(mode, *blocks, group);
   const std::vector<ProcessGroup*> of_slices = runner_groups(module, SharedRunner::Part::kModel);
   require_one_model_group(mode, of_slices);
-  for (const ProcessGroup* slices : of_slices) require_model_ranks(mode, *slices, group);
+  for (const ProcessGroup* slices : of_slices) require_model_ranks(mode, "tensor-parallel", "slices", *slices, group);
+  for (const ProcessGroup* stages : runner_groups(module, SharedRunner::Part::kStages))
+    require_model_ranks(mode, "in pipeline stages", "stages", *stages, group);
 }
 
 }  // namespace lockstep::parallel

@@ -15,7 +15,7 @@ namespace lockstep::parallel {
 
 class SharedRunner : public nn::ModuleRunner {
  public:
-  enum class Part : std::uint8_t { kSequence, kModel };  // of which each rank has a part
+  enum class Part : std::uint8_t { kSequence, kModel, kStages };  // of which each rank has a part: kModel, slices
   // A null group stands for this process alone.
   SharedRunner(Part part, std::shared_ptr<ProcessGroup> group, std::shared_ptr<ProcessGroup> mesh = nullptr)
       : part(part), group(std::move(group)), mesh(std::move(mesh)) {}
@@ -49,14 +49,17 @@ std::shared_ptr<const SharedRunner> model_runner(nn::Module& module);
 // Their groups, each once.
 std::vector<ProcessGroup*> runner_groups(nn::Module& module);
 std::vector<ProcessGroup*> runner_groups(nn::Module& module, SharedRunner::Part part);
+// Whether each rank has a part of the model's parameters: slices or stages.
+bool divides_model(nn::Module& module);
 // The traffic of a mode whose model has such runners: of the mode's group, and of theirs.
 class RunnerTraffic {
  public:
   // The counters of `own`, null without a group of the mode, and of the runners' groups. With other groups than `own`,
   // the result is a copy, which the next call replaces.
   const TrafficStats& with(nn::Module& module, TrafficStats* own);
-  // A step begins for the runners' groups. Those that share `own`'s counters have their steps from the mode.
-  static void begin_step(nn::Module& module, const TrafficStats* own);
+  // Opens and closes a step of these counters (TrafficStats).
+  static void open_step(nn::Module& module, TrafficStats* own);
+  static void close_step(nn::Module& module, TrafficStats* own);
 
  private:
   TrafficStats sum_;

@@ -12,6 +12,11 @@
 
 namespace lockstep::parallel {
 
+SquaredNorm::SquaredNorm(nn::Module& module) : slices_(nullptr), stages_(stage_runner(module)) {
+  const std::vector<ProcessGroup*> groups = runner_groups(module, SharedRunner::Part::kModel);
+  if (!groups.empty()) slices_ = groups[0];
+}
+
 void SquaredNorm::add(const nn::ParameterSlice* slice, double sum) {
   const Entry* const last = entries_.empty() ? nullptr : &entries_.back();
   const bool is_next = slice && last && last->first && last->first->name == slice->name &&
@@ -80,11 +85,28 @@ void SquaredNorm::exchange() {
   }
 }
 
+// The sums of all parameters of the model, those of other stages included: a number plus zeros is itself.
+std::vector<double> SquaredNorm::of_parameters() const {
+  std::vector<double> sums;
+  for (const Entry& entry : entries_) sums.push_back(entry.sum.total());
+  if (!stages_ || !stages_->group) return sums;
+  std::vector<double> all;
+  std::size_t next = 0;
+  for (const StageRunner::Place place : stages_->places()) {
+    const double listed = place == StageRunner::Place::kElsewhere ? 0 : sums[next++];
+    all.push_back(place == StageRunner::Place::kHere ? listed : 0);
+  }
+  const Tensor total = raw::from_bytes(all.data(), {static_cast<std::int64_t>(all.size())}, kFloat64);
+  stages_->group->all_reduce(total, ReduceOp::kSum, {.phase = Phase::kGradients, .name = "norm"})->wait();
+  const std::span<const double> of_all = total.span<double>();
+  return {of_all.begin(), of_all.end()};
+}
+
 double SquaredNorm::norm() {
   if (slices_) exchange();
   nn::TreeSum total;
   std::int64_t position = 0;
-  for (const Entry& entry : entries_) total.add({.first = position++, .level = 0, .sum = entry.sum.total()});
+  for (const double sum : of_parameters()) total.add({.first = position++, .level = 0, .sum = sum});
   return std::sqrt(total.total());
 }
 
@@ -98,12 +120,11 @@ void scale_to_norm(const std::vector<Tensor>& gradients, double norm, double max
 
 double clip_gradients(nn::Module& module, double max_norm) {
   const std::vector<nn::Parameter> parameters = module.parameters();
-  if (std::ranges::none_of(parameters, [](const nn::Parameter& each) { return each.slice(); }))
+  if (!stage_runner(module) && std::ranges::none_of(parameters, [](const auto& each) { return each.slice(); }))
     return nn::clip_grad_norm_(parameters, max_norm);
   LOCKSTEP_CHECK(max_norm >= 0, "clip_grad_norm_: max_norm is {}, expected 0 or more", max_norm);
   const NoGradGuard no_grad;
-  const std::vector<ProcessGroup*> groups = runner_groups(module, SharedRunner::Part::kModel);
-  SquaredNorm sum(groups.empty() ? nullptr : groups[0]);
+  SquaredNorm sum(module);
   std::vector<Tensor> gradients;
   for (const nn::Parameter& each : parameters) {
     gradients.push_back(each.master().grad());

@@ -1,4 +1,4 @@
-// The norm of the gradients of a model whose parameters may be slices. Not installed.
+// The norm of the gradients of a model whose parameters may be slices, or on other ranks. Not installed.
 #pragma once
 
 #include <string>
@@ -7,14 +7,15 @@
 #include "lockstep/nn/gradient_norm_internal.h"
 #include "lockstep/nn/parameter.h"
 #include "lockstep/parallel/comm/process_group.h"
+#include "lockstep/parallel/step/stage_runner_internal.h"
 
 namespace lockstep::parallel {
 
 // Completes the tree of nn/gradient_norm_internal.h above the trees of parameters and slices.
 class SquaredNorm {
  public:
-  // `slices` is the group of the ranks that have slices; null: all are here.
-  explicit SquaredNorm(ProcessGroup* slices) : slices_(slices) {}
+  // Of the parameters that the module lists, and of those of other ranks' stages.
+  explicit SquaredNorm(nn::Module& module);
   // The sum of squares of a whole parameter (null), or of a slice. To be called for all parameters in the order of the
   // model, with 0 where there is no gradient; the slices of a parameter one after another. A slice that several ranks
   // have counts once.
@@ -29,7 +30,9 @@ class SquaredNorm {
     std::vector<double> of_slices;
   };
   void exchange();
-  ProcessGroup* slices_;
+  std::vector<double> of_parameters() const;
+  ProcessGroup* slices_;  // of the ranks that have slices; null: all are here
+  std::shared_ptr<const StageRunner> stages_;
   std::vector<Entry> entries_;
 };
 

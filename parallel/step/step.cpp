@@ -11,11 +11,13 @@ class ReplicatedState final : public ModelState {
   ReplicatedState(nn::Module& module, const std::shared_ptr<ProcessGroup>& group)
       : module_(module), is_first_(!group || group->rank() == 0), ranks_(state_ranks(module, group)) {}
   ProcessGroup* group() const override { return ranks_.group.get(); }
+  const StageRunner* stages() const override { return ranks_.stages.get(); }
+  bool is_first() const override { return is_first_ && ranks_.saves_whole; }
   std::vector<StatePart> parts() const override {
     std::vector<StatePart> parts;
     for (const nn::ListedTensor& each : nn::listed_tensors(module_))
       parts.push_back(
-          part_of(each, each.tensor, TensorPart::whole(each.tensor.shape()), is_first_ && saves(each, ranks_)));
+          part_of(each, each.tensor, TensorPart::whole(each.tensor.shape()), is_first_ && saves(each, ranks_), ranks_));
     return parts;
   }
   optim::NamedParameters parameters() const override { return module_.named_parameters(); }

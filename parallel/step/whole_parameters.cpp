@@ -1,4 +1,4 @@
-// A model that tensor parallelism has cut, whole for a while.
+// A model that tensor or pipeline parallelism has cut, whole for a while.
 
 #include <algorithm>
 #include <map>
@@ -14,6 +14,7 @@
 #include "lockstep/nn/module_internal.h"
 #include "lockstep/parallel/step/agreement_internal.h"
 #include "lockstep/parallel/step/shared_runner_internal.h"
+#include "lockstep/parallel/step/stage_runner_internal.h"
 #include "lockstep/parallel/step/step.h"
 #include "lockstep/tensor/ops/ops_internal.h"
 
@@ -195,10 +196,7 @@ class WithoutRunners {
     }
   }
   ~WithoutRunners() {
-    for (const auto& [module, runners] : taken_) {
-      for (const auto& runner : runners) nn::remove_runner(*module, runner.get());
-      for (const auto& runner : runners) nn::add_runner(*module, runner);
-    }
+    for (const auto& [module, runners] : taken_) nn::set_runners(*module, runners);
   }
   WithoutRunners(const WithoutRunners&) = delete;
   WithoutRunners& operator=(const WithoutRunners&) = delete;
@@ -207,9 +205,7 @@ class WithoutRunners {
   std::vector<std::pair<nn::Module*, std::vector<std::shared_ptr<const nn::ModuleRunner>>>> taken_;
 };
 
-}  // namespace
-
-void with_whole_parameters(nn::Module& module, FunctionRef<void()> body) {
+void with_whole_slices(nn::Module& module, FunctionRef<void()> body) {
   JoinedModel model = joined_model(module);
   if (model.places.empty()) return body();
   const std::shared_ptr<const SharedRunner> cut = model_runner(module);
@@ -230,6 +226,15 @@ void with_whole_parameters(nn::Module& module, FunctionRef<void()> body) {
                    "{} was changed inside gathered, and the change is lost; change a model that tensor parallelism has "
                    "cut by its optimizer or by parallel::load_checkpoint",
                    model.parameters[p].first().name);
+}
+
+}  // namespace
+
+// The slices of all stages first, so that they are joined with those of this rank's.
+void with_whole_parameters(nn::Module& module, FunctionRef<void()> body) {
+  const std::shared_ptr<const StageRunner> stages = stage_runner(module);
+  if (!stages) return with_whole_slices(module, body);
+  stages->with_all_stages([&] { with_whole_slices(module, body); });
 }
 
 }  // namespace lockstep::parallel

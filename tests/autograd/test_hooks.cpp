@@ -1,4 +1,4 @@
-// Hooks on tensors, on leaves, and at the end of backward.
+// Hooks on tensors, on leaves, and at the beginning and the end of backward.
 #include "lockstep/autograd/history_internal.h"
 #include "tests/support/testing.h"
 
@@ -111,6 +111,34 @@ TEST_CASE("leaf hooks are refused on results and do not run in autograd::grad") 
   ls::autograd::register_leaf_hook(x, [&](ls::autograd::Run&) { ++runs; });
   ls::autograd::grad(x * 2, x);
   CHECK(runs == 0);
+}
+
+TEST_CASE("run hooks are called before everything else in each backward that includes the result") {
+  const ls::Tensor x = leaf({2}), other = leaf({3});
+  const ls::Tensor y = x * 3;
+  std::string order;
+  x.register_hook([&](const ls::Tensor&) { return order += 'x', none; });
+  y.register_hook([&](const ls::Tensor&) { return order += 'y', none; });
+  ls::autograd::register_run_hook(y, [&](ls::autograd::Run& run) {
+    order += run.accumulates() ? 'b' : 'g';
+    run.at_end([&] { order += 'e'; });
+    run.at_error([&](const std::exception& error) { order += contains(error.what(), "stop here") ? '!' : '?'; });
+  });
+  const ls::Tensor z = y * other;
+  z.register_hook([&](const ls::Tensor&) { return order += 'z', none; });
+  z.backward({.retain_graph = true});
+  CHECK(order == "bzyxe");
+  order.clear();
+  ls::autograd::grad(z, other, {.retain_graph = true});
+  (other * 2).backward();
+  CHECK(order == "gze");
+  order.clear();
+  const ls::Tensor loss = z * 2;
+  loss.register_hook([](const ls::Tensor&) -> ls::Tensor { throw ls::InvalidArgument("stop here"); });
+  CHECK(contains(error_of([&] { loss.backward(); }), "stop here"));
+  CHECK(order == "b!");
+  CHECK(contains(error_of([&] { ls::autograd::register_run_hook(x, [](ls::autograd::Run&) {}); }),
+                 "is not the result of an operation"));
 }
 
 TEST_CASE("an exception in a hook passes through backward, and the next backward works") {

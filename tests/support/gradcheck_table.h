@@ -4,7 +4,7 @@
 #include <functional>
 #include <set>
 
-#include "tests/support/testing.h"
+#include "tests/support/split_check.h"
 
 namespace gradcheck_table {
 
@@ -18,8 +18,8 @@ inline std::set<std::string>& checked() {
 
 inline const ls::TensorOptions leaf = {.dtype = ls::kFloat64, .requires_grad = true};
 
-// Checks `function` at leaves of the given shapes with elements between low and high; `op` names the checked
-// operation.
+// Checks `function` at leaves of the given shapes with elements between low and high, also that a split backward has the
+// bits of a joint one; `op` names the checked operation.
 inline void check(const std::string& op, const std::vector<Shape>& shapes,
                   const std::function<ls::Tensor(const Inputs&)>& function, double low = -1, double high = 1) {
   checked().insert(op);
@@ -32,6 +32,7 @@ inline void check(const std::string& op, const std::vector<Shape>& shapes,
   INFO(text);
   CHECK_NOTHROW(
       (void)ls::autograd::gradcheck([&](const Inputs& in) { return function(in); }, inputs, {.second_order = true}));
+  split_check::check_operands(function, inputs);
 }
 
 // A nonlinear expression of one input, so that second derivatives are not all 0.

@@ -10,10 +10,6 @@ bool LaunchQueue::has_model_on(const ProcessGroup& group) const {
   return std::ranges::any_of(models_, [&](const ReducedModel* each) { return &each->own_group() == &group; });
 }
 
-bool LaunchQueue::has_step_of(const autograd::Run& run) const {
-  return std::ranges::any_of(models_, [&](const ReducedModel* each) { return each->takes_part(run); });
-}
-
 void LaunchQueue::launch_rest(const autograd::Run& run) {
   for (ReducedModel* const each : models_) {
     if (each->takes_part(run)) each->launch_rest();

@@ -32,8 +32,6 @@ class LaunchQueue final {
   bool is_shared() const { return models_.size() > 1; }
   // True if a model launches its buckets on this group itself, not on a duplicate.
   bool has_model_on(const ProcessGroup& group) const;
-  // True if a step of any model ends with `run`.
-  bool has_step_of(const autograd::Run& run) const;
   // Called at the end of backward: launches the remaining buckets of all models with a step in it, in the order of the
   // models' construction.
   void launch_rest(const autograd::Run& run);

@@ -27,9 +27,13 @@ class DeviceTraffic {
     const std::lock_guard lock(mutex_);
     stats_.add(from, to, phase, bytes);
   }
-  void begin_step() {
+  void open_step() {
     const std::lock_guard lock(mutex_);
-    stats_.begin_step();
+    stats_.open_step();
+  }
+  void close_step() {
+    const std::lock_guard lock(mutex_);
+    stats_.close_step();
   }
   TrafficStats& stats() { return stats_; }
 

@@ -1,5 +1,5 @@
 // Ranks that are killed or stopped while several ranks compute one model: every other rank gets an error that names the
-// rank. Ranks are processes of shm.
+// rank. Ranks are processes.
 #pragma once
 
 #include <signal.h>
@@ -69,14 +69,21 @@ inline std::set<int> missing_ranks(const std::string& error) {
   return ranks;
 }
 
+struct GroupOptions {
+  const char* backend = "shm";
+  int ranks = kRanks;
+};
+
 // On a rank that is not the victim, with its error. The last one ends a victim that is stopped.
-inline void check_report(int signal, int victim, Board& board, const std::string& error) {
+inline void check_report(int signal, int victim, Board& board, const std::string& error,
+                         const GroupOptions& options = {}) {
   const std::int64_t took_ms = (monotonic_us() - board.struck_at) / 1000, timeout_ms = timeout_of(signal).count();
   CHECK(board.struck_at != 0);
-  if (++board.reported == kRanks - 1 && signal == SIGSTOP && board.victim > 0) kill(board.victim, SIGKILL);
+  if (++board.reported == options.ranks - 1 && signal == SIGSTOP && board.victim > 0) kill(board.victim, SIGKILL);
   const std::set<int> missing = missing_ranks(error);
   CHECK_MESSAGE(missing == std::set<int>{victim}, error);
-  if (signal == SIGKILL) CHECK_MESSAGE(contains(error, "is gone: its process "), error);
+  const char* const how = options.backend == std::string("shm") ? "is gone: its process " : "is gone";
+  if (signal == SIGKILL) CHECK_MESSAGE(contains(error, how), error);
   // The end of a process is detected without the time-out.
   CHECK(took_ms < (signal == SIGSTOP ? 3 * timeout_ms : timeout_ms / 2));
 }
@@ -84,36 +91,36 @@ inline void check_report(int signal, int victim, Board& board, const std::string
 // Runs the faults at the same time, each in a group of its own: run_rank(fault, group, board). A fault has members
 // `signal`, `victim` and `describe`. Instrumented ranks run two groups at a time, so that none of them looks stopped.
 template <class Fault, class RunRank>
-void check_faults(const std::vector<Fault>& faults, const RunRank& run_rank) {
+void check_faults(const std::vector<Fault>& faults, const RunRank& run_rank, const GroupOptions& options = {}) {
   if (LOCKSTEP_SLOWDOWN > 1 && faults.size() > 2) {
-    check_faults(std::vector(faults.begin(), faults.begin() + 2), run_rank);
-    return check_faults(std::vector(faults.begin() + 2, faults.end()), run_rank);
+    check_faults(std::vector(faults.begin(), faults.begin() + 2), run_rank, options);
+    return check_faults(std::vector(faults.begin() + 2, faults.end()), run_rank, options);
   }
   const Boards boards(faults.size());
   std::vector<std::string> names;
   for (std::size_t i = 0; i < faults.size(); ++i) names.push_back(fresh_group());
-  const int count = static_cast<int>(faults.size()) * kRanks;
+  const int count = static_cast<int>(faults.size()) * options.ranks;
   const std::vector<ExitStatus> ended = run_processes(count, [&](int process) {
-    const auto trial = static_cast<std::size_t>(process / kRanks);
+    const auto trial = static_cast<std::size_t>(process / options.ranks);
     const Fault& fault = faults[trial];
     set_master(names[trial]);
     run_rank(fault,
-             ls::parallel::init_process_group({.backend = "shm",
+             ls::parallel::init_process_group({.backend = options.backend,
                                                .timeout = timeout_of(fault.signal),
-                                               .world_size = kRanks,
-                                               .rank = process % kRanks,
+                                               .world_size = options.ranks,
+                                               .rank = process % options.ranks,
                                                .group_name = names[trial]}),
              boards[trial]);
   });
   for (int process = 0; process < count; ++process) {
-    const Fault& fault = faults[static_cast<std::size_t>(process / kRanks)];
+    const Fault& fault = faults[static_cast<std::size_t>(process / options.ranks)];
     const ExitStatus& status = ended[static_cast<std::size_t>(process)];
     const std::string text = fault.describe();
     CAPTURE(text);
-    if (process % kRanks == fault.victim)
+    if (process % options.ranks == fault.victim)
       CHECK_MESSAGE((status.signal == SIGKILL && !status.timed_out), status.to_string());
     else
-      CHECK_MESSAGE(status.ok(), "rank " << process % kRanks << ": " << status.to_string());
+      CHECK_MESSAGE(status.ok(), "rank " << process % options.ranks << ": " << status.to_string());
   }
 }
 

@@ -122,8 +122,10 @@ TEST_CASE("a mesh that does not fit the partition") {
       2, {{"tp", 2}}, {.partition = four},
       "Parallel: axis tp has 2 ranks, but the partition has 1 tensor slice; set .partition.tensor_slices to 2, or "
       "to 0 for as many as ranks");
-  check_error(2, {{"pp", 2}}, {.partition = four},
-              "Parallel: axis pp has 2 ranks, but pipeline parallelism is not built yet; use 1");
+  check_error(
+      2, {{"pp", 2}}, {.partition = four},
+      "Parallel: .chain is empty and Model is no Sequential, whose children are a chain; name the modules that get "
+      "each the result of the one before: .chain = {\"embed\", \"blocks.*\", \"head\"}");
   check_error(
       1, {{"dp", 1}}, {.partition = {.sequence_blocks = 4}},
       "Parallel: axis cp has 1 rank, but the partition has 4 sequence blocks; set .partition.sequence_blocks to 1");

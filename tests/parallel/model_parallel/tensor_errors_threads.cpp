@@ -379,3 +379,7 @@ TEST_CASE("an exception on one rank ends the step of the others") { check_failin
 TEST_CASE("a call that fails on one rank before its first layer ends those of the others") {
   check_early_errors("local");
 }
+
+TEST_CASE("a backward of the user's own that fails near the loss ends those of the others") {
+  check_early_backwards("local");
+}

@@ -21,21 +21,40 @@ struct Stack : nn::Module {
   nn::ModuleList& blocks;
 };
 
+// What forward keeps for backward, with its result.
+std::int64_t kept_bytes(const nn::Module& model, const ls::Tensor& x) {
+  const auto bytes = [] {
+    const ls::AllocatorStats stats = ls::allocator_stats();
+    return static_cast<std::int64_t>(stats.allocated_bytes + stats.communication_bytes);
+  };
+  model(x).sum().backward();  // makes what stays
+  const std::int64_t before = bytes();
+  const ls::Tensor out = model(x);
+  return bytes() - before;
+}
+
 std::int64_t kept_bytes(const par::DeviceMesh& mesh, int slices, int layers, const ModelOptions& options) {
   Stack model(layers, options);
   par::ParallelPlan plan = plan_of(options);
   std::erase_if(plan, [](const auto& entry) { return entry.first == "norm" || entry.first == "head"; });
   par::parallelize(model, mesh["tp"],
                    {.tensor_slices = slices, .sequence_parallel = options.sequence, .plan = std::move(plan)});
-  const ls::Tensor ids = ls::zeros({kBatch, kLength}, {.dtype = ls::kInt64});
-  const auto bytes = [] {
-    const ls::AllocatorStats stats = ls::allocator_stats();
-    return static_cast<std::int64_t>(stats.allocated_bytes + stats.communication_bytes);
-  };
-  model(ids).sum().backward();  // makes what stays
-  const std::int64_t before = bytes();
-  const ls::Tensor out = model(ids);
-  return bytes() - before;
+  return kept_bytes(model, ls::zeros({kBatch, kLength}, {.dtype = ls::kInt64}));
+}
+
+// Nothing but `down` keeps its input.
+struct Pair : nn::Module {
+  ls::Tensor forward(const ls::Tensor& x) const override { return down(up(x) + 1.0); }
+  nn::Linear& up = add<nn::Linear>("up", 16, 32);
+  nn::Linear& down = add<nn::Linear>("down", 32, 16);
+};
+
+std::int64_t kept_bytes_of_pair(const par::DeviceMesh& mesh, int slices, bool is_frozen) {
+  Pair pair;
+  pair.down.weight->requires_grad_(!is_frozen);
+  par::parallelize(pair, mesh["tp"],
+                   {.tensor_slices = slices, .plan = {{"up", par::ColwiseParallel{}}, {"down", par::RowwiseParallel{}}}});
+  return kept_bytes(pair, ls::ones({kBatch, kLength, 16}).requires_grad_());
 }
 
 }  // namespace
@@ -60,6 +79,22 @@ TEST_CASE("a block's activations: what is outside of the regions is whole, or di
           CHECK(block == cut + norms + 2 * all);
         });
       }
+    }
+  }
+}
+
+TEST_CASE("a row-parallel layer whose weight is frozen keeps no input") {
+  for (const int t : {1, 2}) {
+    for (const int slices : {t, 4}) {  // one slice on each rank, or several
+      CAPTURE(t);
+      CAPTURE(slices);
+      with_group("shm", t, [&](const Group& group) {
+        const par::DeviceMesh mesh(group, {{"tp", t}});
+        const std::int64_t input = kBatch * kLength * 32 / t * 4;
+        CHECK(kept_bytes_of_pair(mesh, slices, /*is_frozen=*/false) -
+                  kept_bytes_of_pair(mesh, slices, /*is_frozen=*/true) ==
+              input);
+      });
     }
   }
 }

@@ -27,3 +27,7 @@ TEST_CASE("an exception on one rank ends the step of the others, which are proce
 TEST_CASE("a call that fails on one rank before its first layer ends those of the others, which are processes") {
   check_early_errors("shm");
 }
+
+TEST_CASE("a backward of the user's own that fails near the loss ends those of the others, which are processes") {
+  check_early_backwards("shm");
+}

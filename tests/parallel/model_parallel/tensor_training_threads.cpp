@@ -1,4 +1,7 @@
 // Tensor parallelism in training: for one number of slices, the same bits on any ranks and in any mode. Ranks are threads.
+#include <algorithm>
+#include <cmath>
+
 #include "tests/parallel/model_parallel/tensor_training.h"
 
 using namespace tensor_training;
@@ -96,6 +99,62 @@ TEST_CASE("slices and data parallelism in every mode") {
       for (const auto& [tp, dp] : {std::pair(1, 2), std::pair(2, 2), std::pair(4, 2), std::pair(2, 4)})
         layouts.push_back({.tp = tp, .dp = dp, .stage = stage});
     check_same(4, options, layouts);
+  }
+}
+
+namespace {
+
+// The parameters after two steps of two batches each. With `is_local`, the gradients of a step's first batch stay on the
+// rank; otherwise the means over all ranks are added.
+put_together::Parameters train_accumulated(const Layout& layout, bool is_local) {
+  put_together::Parameters parameters;
+  std::mutex mutex;
+  on_mesh_of_threads(4, layout, ModelOptions{}, [&](auto& run, Model&, int d) {
+    const nn::CrossEntropyLoss criterion;
+    ls::optim::SGD optimizer(run.parameters(), {.lr = 0.5});
+    const std::int64_t rows = kSamples / layout.dp;
+    const auto add_batch = [&](int number) {
+      const ls::Tensor ids =
+          (ls::arange(kSamples * (kTime + 1)) * (7 + number) % 23 % kVocabulary).reshape({kSamples, kTime + 1});
+      const ls::Tensor own = ids.narrow(0, d * rows, rows);
+      run.backward(own.slice(1, 0, kTime), own.slice(1, 1, kTime + 1), [&](const ls::Tensor& x, const ls::Tensor& y) {
+        return criterion(run.module()(x).flatten(0, 1), y.flatten());
+      });
+    };
+    for (int step = 0; step < 2; ++step) {
+      optimizer.zero_grad();
+      {
+        std::optional<par::NoSync> local;
+        if (is_local) local.emplace(run.no_sync());
+        add_batch(2 * step);
+      }
+      add_batch(2 * step + 1);
+      optimizer.step();
+    }
+    const std::lock_guard lock(mutex);
+    for (const par::ShardedParameter& piece : run.named_parameters()) put_together::put(piece, parameters);
+  });
+  return parameters;
+}
+
+}  // namespace
+
+TEST_CASE("no_sync with slices: the bits of all layouts, and the gradients of steps that are synchronised") {
+  const put_together::Parameters want = train_accumulated({.dp = 2}, true),
+                                 synchronised = train_accumulated({.dp = 2}, false);
+  for (const int tp : {1, 2, 4}) {
+    for (int stage = 0; stage <= 3; ++stage) {
+      const Layout layout{.tp = tp, .dp = 2, .stage = stage};
+      CAPTURE(layout.describe());
+      const put_together::Parameters got = train_accumulated(layout, true);
+      for (const auto& each : want) CHECK_MESSAGE(got.at(each.first) == each.second, each.first);
+    }
+  }
+  for (const auto& each : want) {
+    const std::vector<float>& others = synchronised.at(each.first);
+    float most = 0;
+    for (std::size_t i = 0; i < others.size(); ++i) most = std::max(most, std::abs(each.second[i] - others[i]));
+    CHECK_MESSAGE(most < 1e-6, each.first);
   }
 }
 

@@ -32,16 +32,21 @@ struct Net : ls::nn::Module {
   }
 };
 
-enum class Where { kLoss, kBackward, kUsersBackward, kJoin };
+enum class Where { kLoss, kBackward, kUsersBackward, kUsersLoss, kJoin };
 
 constexpr std::int64_t kWidths[] = {4, 200};  // small operations, whose data follows the header, and larger ones
 
-// Takes one step, which fails if `fails`: in backward at a block.
+// Takes one step, which fails if `fails`: in backward at a block, or before it reaches the model.
 template <class Run>
 void step(Run& run, Net& net, std::int64_t width, Where where, bool fails, int block = 1) {
   const ls::Tensor x = ls::full({2, width}, fails ? 3.0 : 1.0);
   for (const ls::nn::Parameter& parameter : run.parameters()) parameter->set_grad(ls::Tensor());
-  net.fails_backward_at = fails && where != Where::kLoss && where != Where::kJoin ? block : -1;
+  net.fails_backward_at = fails && (where == Where::kBackward || where == Where::kUsersBackward) ? block : -1;
+  if (where == Where::kUsersLoss) {
+    const ls::Tensor loss = ls::mean(run(x));
+    if (fails) loss.register_hook([](const ls::Tensor&) -> ls::Tensor { throw ls::IoError("the disk is full"); });
+    return loss.backward();
+  }
   if (where == Where::kUsersBackward) return ls::mean(run(x)).backward();
   run.backward(x, x, [&](const ls::Tensor& x, const ls::Tensor&) {
     if (fails && where != Where::kBackward) throw ls::IoError("the disk is full");
@@ -148,7 +153,8 @@ void check_all_fail(const Group& group, const Group& others, const Options& opti
     step(run, net, width, where, false);
     check_gradients(run, expected);
   }
-  if (where != Where::kLoss) check_last_fails_later(run, net, group, where, width, expected);
+  if (where != Where::kLoss && where != Where::kUsersLoss)
+    check_last_fails_later(run, net, group, where, width, expected);
   others->barrier();
 }
 
@@ -163,7 +169,7 @@ void check(const MakeGroup& make, const Group& others, const Options& options, W
 
 inline void check_all(const MakeGroup& make, const Group& others) {
   for (const std::int64_t width : kWidths) {
-    for (const Where where : {Where::kLoss, Where::kBackward, Where::kUsersBackward, Where::kJoin}) {
+    for (const Where where : {Where::kLoss, Where::kBackward, Where::kUsersBackward, Where::kUsersLoss, Where::kJoin}) {
       CAPTURE(width);
       CAPTURE(static_cast<int>(where));
       // A bucket for each parameter, so that some are in flight when backward fails.

@@ -15,9 +15,9 @@ struct Net : ls::nn::Module {
 
 // Names the calls.
 struct Recorder final : par::MicroBatchObserver {
-  void begin_forward() override { text += "F"; }
+  void begin_forward(const par::MicroBatchPass& /*pass*/) override { text += "F"; }
   void end_forward() override { text += "f"; }
-  void begin_backward() override { text += "B"; }
+  void begin_backward(const par::MicroBatchPass& /*pass*/) override { text += "B"; }
   void end_backward() override { text += "b"; }
   void end_step() override { text += "."; }
   std::string text;

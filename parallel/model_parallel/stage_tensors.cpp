@@ -1,0 +1,167 @@
+#include "lockstep/parallel/model_parallel/stage_tensors_internal.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "lockstep/autograd/grad_mode.h"
+#include "lockstep/base/check_internal.h"
+#include "lockstep/base/finally_internal.h"
+#include "lockstep/nn/deferred.h"
+#include "lockstep/nn/module_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
+
+namespace lockstep::parallel {
+
+namespace {
+
+// An optimizer needs parameters.
+void check_has_parameters(const char* op, const Stages& stages) {
+  std::vector<std::string> modules(static_cast<std::size_t>(stages.ranks));
+  std::vector<bool> has_parameters(modules.size());
+  for (std::size_t k = 0; k < stages.chain.size(); ++k) {
+    const auto rank = static_cast<std::size_t>(stages.rank_of(stages.stage_of(k)));
+    modules[rank] += (modules[rank].empty() ? "" : ", ") + stages.chain[k].path;
+    has_parameters[rank] = has_parameters[rank] || !stages.chain[k].module->parameters().empty();
+  }
+  for (std::size_t r = 0; r < modules.size(); ++r)
+    LOCKSTEP_CHECK(has_parameters[r],
+                   "{}: rank {} has no parameters, but only {}; choose other stages with .split_before, or use fewer "
+                   "ranks",
+                   op, r, modules[r]);
+}
+
+}  // namespace
+
+StageTensors::StageTensors(const char* op, const nn::Module& module, const Stages& stages) : rank_(stages.rank) {
+  if (stages.ranks > 1) check_has_parameters(op, stages);
+  for (int stage = 0; stage < stages.count(); ++stage) {
+    for (std::size_t k = stages.begins[static_cast<std::size_t>(stage)];
+         k < stages.begins[static_cast<std::size_t>(stage) + 1]; ++k) {
+      const auto& [path, link] = stages.chain[k];
+      for (const auto& [name, each] : link->named_parameters())
+        add(op, nn::join(path, name), each, true, stage, stages);
+      for (const auto& [name, each] : link->named_buffers()) add(op, nn::join(path, name), each, false, stage, stages);
+    }
+  }
+  order_as(module);
+}
+
+void StageTensors::add(const char* op, const std::string& name, const nn::TensorHandle& handle, bool is_parameter,
+                       int stage, const Stages& stages) {
+  const int rank = stages.rank_of(stage), chunk = stages.chunk_of(stage);
+  const auto known = std::ranges::find(entries_, handle.id(), [](const Entry& each) { return each.handle.id(); });
+  if (known != entries_.end()) {
+    LOCKSTEP_CHECK(
+        is_parameter || known->rank == rank,
+        "{}: {} is {}, a buffer that stages of the ranks {} and {} would change apart; give each module its own", op,
+        name, known->name, known->rank, rank);
+    if (rank == rank_ && !known->is_here) known->is_here = true, known->chunk = chunk;
+    return;
+  }
+  const Tensor& tensor = handle.master();
+  entries_.push_back(
+      {.handle = handle,
+       .name = name,
+       .options = {.dtype = tensor.dtype(), .device = nn::is_deferred(tensor) ? Device() : tensor.device()},
+       .shape = tensor.shape(),
+       .requires_grad = tensor.requires_grad(),
+       .is_parameter = is_parameter,
+       .rank = rank,
+       .is_here = rank == rank_,
+       .chunk = chunk});
+}
+
+// Chain modules may be in another order than in the model.
+void StageTensors::order_as(const nn::Module& module) {
+  std::vector<Entry> ordered;
+  const auto take = [&](const auto& named) {
+    for (const auto& [name, handle] : named) {
+      const auto found = std::ranges::find(entries_, handle.id(), [](const Entry& each) { return each.handle.id(); });
+      ordered.push_back(*found);
+    }
+  };
+  take(module.named_parameters());
+  take(module.named_buffers());
+  entries_ = std::move(ordered);
+}
+
+void StageTensors::leave_to_others() {
+  for (const Entry& each : entries_) {
+    each.handle.set_sharding(nn::Sharding::kStage);
+    if (!each.is_here) each.handle.set_master(Tensor());
+  }
+}
+
+namespace {
+
+// To notice a change of a tensor.
+struct Values {
+  Ref<Storage> storage;
+  std::uint64_t version = 0;
+
+  static Values of(const nn::TensorHandle& handle) {
+    const Ref<Storage>& storage = handle.master().impl().storage;
+    return {.storage = storage, .version = storage->version()};
+  }
+  bool operator==(const Values& other) const {
+    return storage.get() == other.storage.get() && version == other.version;
+  }
+};
+
+}  // namespace
+
+void StageTensors::with_all(ProcessGroup& group, FunctionRef<void()> body) {
+  std::vector<nn::Sharding> before;
+  for (const Entry& each : entries_) before.push_back(each.handle.sharding());
+  std::vector<Values> values;
+  const Finally again([&] {
+    for (std::size_t i = 0; i < entries_.size(); ++i) {
+      entries_[i].handle.set_sharding(before[i]);
+      if (!entries_[i].is_here) entries_[i].handle.set_master(Tensor());
+    }
+  });
+  gather(group);
+  for (const Entry& each : entries_) values.push_back(Values::of(each.handle));
+  body();
+  for (std::size_t i = 0; i < entries_.size(); ++i)
+    LOCKSTEP_CHECK(
+        !entries_[i].is_parameter || Values::of(entries_[i].handle) == values[i],
+        "{} was changed inside gathered, and other ranks may not have the change; change a model in stages by "
+        "its optimizer or by parallel::load_checkpoint",
+        entries_[i].name);
+}
+
+// Gives this rank all tensors.
+void StageTensors::gather(ProcessGroup& group) const {
+  for (const Entry& each : entries_) {
+    const NoGradGuard no_grad;
+    // A copy, because a broadcast counts as a change of a tensor, also on the rank that sends it.
+    const Tensor tensor = each.is_here ? raw::clone(each.handle.master()) : raw::empty(each.shape, each.options);
+    group.broadcast(tensor, each.rank, {.phase = Phase::kParameters, .name = each.name})->wait();
+    each.handle.set_sharding(nn::Sharding::kNone);
+    if (!each.is_here) each.handle.set_master(tensor.requires_grad_(each.requires_grad));
+  }
+}
+
+int StageTensors::chunk_of(const nn::Parameter& parameter) const {
+  const auto found = std::ranges::find(entries_, parameter.id(), [](const Entry& each) { return each.handle.id(); });
+  return found->chunk;
+}
+
+std::vector<StageRunner::Place> StageTensors::places() const {
+  std::vector<StageRunner::Place> places;
+  const nn::ParameterSlice* last = nullptr;
+  for (const Entry& each : entries_) {
+    if (!each.is_parameter) continue;
+    const nn::ParameterSlice* const slice = each.handle.slice();
+    const bool is_next = slice && last && slice->name == last->name && slice->index == last->index + 1;
+    last = slice;
+    if (is_next) continue;
+    places.push_back(each.rank == rank_ ? StageRunner::Place::kHere
+                     : each.is_here     ? StageRunner::Place::kCopy
+                                        : StageRunner::Place::kElsewhere);
+  }
+  return places;
+}
+
+}  // namespace lockstep::parallel

@@ -1,0 +1,58 @@
+// Parameters that several modules of a chain share. Each module has its own gradient sum, and these are added from the
+// last module to the first: so the bits do not depend on which of them are on one rank. Not installed.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/nn/module.h"
+#include "lockstep/parallel/comm/process_group.h"
+#include "lockstep/parallel/model_parallel/stages_internal.h"
+#include "lockstep/parallel/step/gradient_sets_internal.h"
+
+namespace lockstep::parallel {
+
+class StageTies {
+ public:
+  explicit StageTies(const Stages& stages);
+
+  bool has(const nn::Parameter& parameter) const;  // whether several modules share it
+  // A step with gradients begins.
+  void begin_step();
+  // The parameters that chain module `link` uses in the forward of a micro-batch, on top of `view` (null: none). Null: no
+  // others than the module's own. Kept until the next step.
+  const nn::ReplicaView* enter(std::size_t link, const nn::ReplicaView* view);
+  // Around the backward of a micro-batch in a chunk of this rank, as GradientSets.
+  void begin(int micro_batch, int micro_batches, int chunk);
+  void end(int micro_batch, int micro_batches, int chunk);
+  // Puts the sums over all modules into `sets`. Collective over the ranks of the stages (null: this one alone).
+  void add_up_sums(GradientSets& sets, ProcessGroup* group);
+
+ private:
+  struct User {
+    std::size_t link;  // index in the chain
+    int rank, chunk;
+    std::size_t alias = kNone;  // in aliases_; kNone: the parameter itself, or on another rank
+  };
+  struct Tie {
+    nn::Parameter parameter;
+    std::string name;
+    Shape shape;
+    std::vector<User> users;  // in the order of the chain
+  };
+  static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
+  void add_up(const Tie& tie, GradientSets& sets, ProcessGroup* group);
+
+  int rank_;
+  std::vector<Tie> ties_;
+  std::vector<nn::Parameter> aliases_;                   // leaves that share the elements of a parameter
+  std::vector<int> chunks_;                              // of the aliases
+  GradientSets sets_;                                    // of the aliases
+  std::vector<std::unique_ptr<nn::ReplicaView>> views_;  // of this step
+};
+
+}  // namespace lockstep::parallel

@@ -1,0 +1,57 @@
+// Parallel on meshes with the axis pp: the bits of one partition on every mesh. Ranks are threads.
+#include "tests/parallel/model_parallel/mesh_pipeline.h"
+
+using namespace mesh_pipeline;
+
+namespace {
+
+constexpr int kRanks = 8;
+
+// All meshes of kRanks ranks with the axis pp that the partition accepts; fsdp in stages 1 to 3. The schedules in turn.
+std::vector<Mesh> meshes_of(const par::Partition& partition) {
+  std::vector<Mesh> meshes;
+  const auto add = [&](Mesh mesh) {
+    const int micro_batches = partition.micro_batches / (mesh.dp * mesh.fsdp);
+    const bool can_interleave = 2 * mesh.pp <= kModules && micro_batches % mesh.pp == 0;
+    if (meshes.size() % 3 == 1) mesh.schedule = par::Schedule::kGPipe;
+    if (meshes.size() % 3 == 2 && can_interleave) mesh.schedule = par::Schedule::kInterleaved, mesh.chunks = 2;
+    meshes.push_back(mesh);
+  };
+  for (int pp = 2; pp <= kRanks; pp *= 2) {
+    for (int tp = 1; tp <= partition.tensor_slices; tp *= 2) {
+      const int data = kRanks / (pp * tp * partition.sequence_blocks);
+      if (data == 0 || partition.micro_batches % data != 0) continue;
+      add({.pp = pp, .dp = data, .cp = partition.sequence_blocks, .tp = tp});
+      for (int stage = 1; stage <= 3 && data > 1; ++stage)
+        add({.pp = pp, .fsdp = data, .cp = partition.sequence_blocks, .tp = tp, .stage = stage});
+    }
+  }
+  return meshes;
+}
+
+// Sanitizers run some of the meshes, others in each test.
+void check_all_meshes(const par::Partition& partition, const ModelOptions& options) {
+  const Outcome want = train({.cp = partition.sequence_blocks}, partition, options);
+  const std::vector<Mesh> meshes = meshes_of(partition);
+  CHECK(!meshes.empty());
+  const std::size_t every = LOCKSTEP_SLOWDOWN > 1 ? 5 : 1;
+  for (std::size_t i = meshes.size() % every; i < meshes.size(); i += every) {
+    CAPTURE(meshes[i].describe());
+    check_equal(train(meshes[i], partition, options), want);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("every mesh of 8 ranks with stages has the bits of one process: two slices") {
+  check_all_meshes({.micro_batches = 8, .tensor_slices = 2}, {.dropout = 0.1});
+}
+TEST_CASE("every mesh of 8 ranks with stages has the bits of one process: sequence parallelism") {
+  check_all_meshes({.micro_batches = 4, .tensor_slices = 4, .sequence_parallel = true}, {.dropout = 0.1});
+}
+TEST_CASE("every mesh of 8 ranks with stages: sequence blocks and slices") {
+  check_all_meshes({.micro_batches = 4, .tensor_slices = 2, .sequence_blocks = 2}, {.dropout = 0.1});
+}
+TEST_CASE("every mesh of 8 ranks with stages: four sequence blocks") {
+  check_all_meshes({.micro_batches = 2, .sequence_blocks = 4, .attention = Kind::kUlysses}, {});
+}
