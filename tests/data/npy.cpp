@@ -44,7 +44,7 @@ std::string npz_error(const std::string& bytes) {
 
 std::string file(const std::string& path) {
   REQUIRE(std::filesystem::exists(path));
-  return bytes_of(path);
+  return content_of_file(path);
 }
 
 std::string deflate(const std::string& data) {

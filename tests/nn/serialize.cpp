@@ -65,7 +65,7 @@ TEST_CASE("every dtype, views, 0-d and empty tensors are saved and loaded with t
     CHECK(read.to(ls::kFloat64).to_vector<double>() == tensor.to(ls::Device()).to(ls::kFloat64).to_vector<double>());
   }
   ls::save(back, "again.safetensors", metadata);
-  CHECK(bytes_of("again.safetensors") == bytes_of("everything.safetensors"));
+  CHECK(content_of_file("again.safetensors") == content_of_file("everything.safetensors"));
 }
 
 TEST_CASE("the writer follows the reference implementation: padded header, large alignments first, then names") {
@@ -75,7 +75,7 @@ TEST_CASE("the writer follows the reference implementation: padded header, large
             {"a", ls::tensor({1.0}, {.dtype = ls::kFloat64})},
             {"c", ls::tensor({2.0})}},
            "order.safetensors");
-  const std::string bytes = bytes_of("order.safetensors");
+  const std::string bytes = content_of_file("order.safetensors");
   std::uint64_t header = 0;
   std::memcpy(&header, bytes.data(), 8);
   CHECK(header % 8 == 0);
@@ -106,7 +106,7 @@ TEST_CASE("the checker in Python accepts our files, which hold PyTorch's values"
 
 TEST_CASE("the checksum detects a changed payload byte, and files without a checksum are read") {
   ls::save({{"w", ls::ones({100})}}, "checked.safetensors");
-  std::string bytes = bytes_of("checked.safetensors");
+  std::string bytes = content_of_file("checked.safetensors");
   bytes[bytes.size() - 150] ^= 1;
   const std::string text = error_of<ls::IoError>([&] { parse(bytes); });
   CHECK_MESSAGE(contains(text, "memory: the payload's checksum is"), text);
@@ -117,13 +117,13 @@ TEST_CASE("the checksum detects a changed payload byte, and files without a chec
 TEST_CASE("the loaded metadata does not include the checksum, so it can be saved again") {
   ls::save({{"w", ls::ones({2})}}, "metadata.safetensors", {{"step", "12"}});
   ls::Metadata metadata;
-  parse(bytes_of("metadata.safetensors"), &metadata);
+  parse(content_of_file("metadata.safetensors"), &metadata);
   CHECK(metadata == ls::Metadata{{"step", "12"}});
 }
 
 TEST_CASE("an entry that cannot be saved is refused by name, and the old file stays") {
   ls::save({{"w", ls::ones({2})}}, "kept.safetensors");
-  const std::string before = bytes_of("kept.safetensors");
+  const std::string before = content_of_file("kept.safetensors");
   CHECK(error_of([] {
           ls::save({{"w", ls::Tensor()}}, "kept.safetensors");
         }) == "save: the entry \"w\" is an undefined tensor");
@@ -132,13 +132,13 @@ TEST_CASE("an entry that cannot be saved is refused by name, and the old file st
         }) == "save: the name \"__metadata__\" is reserved by the format");
   CHECK(error_of([] { ls::save({{"a\xff", ls::ones({1})}}, "kept.safetensors"); }).ends_with("is not UTF-8"));
   CHECK(contains(error_of<ls::IoError>([] { ls::save({}, "no/such/folder/x.safetensors"); }), "no/such/folder"));
-  CHECK(bytes_of("kept.safetensors") == before);
+  CHECK(content_of_file("kept.safetensors") == before);
 }
 
 TEST_CASE("a save that fails at any system call keeps the old file complete") {
   const std::string path = "fault.safetensors";
   ls::save({{"w", ls::zeros({1000})}}, path);
-  const std::string before = bytes_of(path);
+  const std::string before = content_of_file(path);
   static const ls::FileSystemCalls real = ls::FileSystemCalls::real();
   ls::FileSystemCalls faulty = real;
   faulty.open = [](const char* p, int flags, mode_t mode) { return fails(0) ? -1 : real.open(p, flags, mode); };
@@ -158,7 +158,7 @@ TEST_CASE("a save that fails at any system call keeps the old file complete") {
     } catch (const ls::IoError&) {
       failed = true;
     }
-    const bool whole = bytes_of(path) == before || ls::equal(ls::load(path).at("w"), ls::ones({1000}));
+    const bool whole = content_of_file(path) == before || ls::equal(ls::load(path).at("w"), ls::ones({1000}));
     CHECK(whole);
     if (!failed && calls_made <= failing_call) break;
     failures += failed;
@@ -177,7 +177,7 @@ TEST_CASE("a header of any length is read, even if the length's bytes are those 
   for (const std::uint64_t wanted : {0x0280u, 0x10280u, 0x90280u, 0x0380u, 0x0480u, 0x0580u}) {
     const auto bytes_with = [&](std::size_t text) {
       ls::save({{"w", ls::ones({2})}}, "length.safetensors", {{"note", std::string(text, 'x')}});
-      return bytes_of("length.safetensors");
+      return content_of_file("length.safetensors");
     };
     const auto header_of = [](const std::string& bytes) {
       std::uint64_t length = 0;
@@ -293,7 +293,7 @@ TEST_CASE("a reader gives tensors and ranges of their elements without reading t
 
 TEST_CASE("a range of bools is checked, and its error has the element's index in the whole tensor") {
   ls::save({{"b", ls::ones({9}).to(ls::kBool)}}, "bools.safetensors");
-  std::string bytes = bytes_of("bools.safetensors");
+  std::string bytes = content_of_file("bools.safetensors");
   bytes[bytes.size() - 2] = 2;
   const ls::MemorySource source(std::as_bytes(std::span(bytes)), "memory");
   const nn::safetensors::Reader reader(source);
@@ -318,6 +318,6 @@ TEST_CASE("a part of a tensor is written in several steps, and a large one in se
   CHECK(steps == 4);  // two of the large tensor
   file.write(layout.header(writer.checksum()));
   file.commit();
-  CHECK(bytes_of("steps.safetensors") == bytes_of("whole.safetensors"));
+  CHECK(content_of_file("steps.safetensors") == content_of_file("whole.safetensors"));
   CHECK(same_bits(ls::load("steps.safetensors").at("large"), large));
 }

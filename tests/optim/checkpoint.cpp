@@ -213,7 +213,7 @@ TEST_CASE("a truncated checkpoint is an IoError, and changes nothing") {
   Trainer a;
   a.train(1);
   ls::save_checkpoint("whole.safetensors", a.parts());
-  const std::string bytes = bytes_of("whole.safetensors");
+  const std::string bytes = content_of_file("whole.safetensors");
   const Everything before(a);
   for (std::size_t length : {std::size_t{0}, std::size_t{7}, bytes.size() / 3, bytes.size() - 1}) {
     std::ofstream("cut.safetensors", std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(length));

@@ -40,7 +40,7 @@ inline void expect_golden(const std::string& name, const std::string& output) {
     std::ofstream(path, std::ios::binary) << output;
     return;
   }
-  CHECK(output == bytes_of(path));
+  CHECK(output == content_of_file(path));
 }
 
 }  // namespace explained

@@ -90,13 +90,13 @@ TEST_CASE("a rank that is killed before any system call, or at any moment, leave
   fresh.insert("large", numbers({1 << 20}));
   ls::save(fresh, "new.safetensors");
   ls::save(old, kPath);
-  const std::string before = bytes_of(kPath), after = bytes_of("new.safetensors");
+  const std::string before = content_of_file(kPath), after = content_of_file("new.safetensors");
   int kills = 0, replaced = 0;
   const auto trial = [&](const Kill& plan) {
     ls::save(old, kPath);
     CHECK(files_named(kPath) == 1);  // this save has removed the file of a killed rank
     const bool was_killed = save_and_kill(fresh, plan);
-    const std::string now = bytes_of(kPath);
+    const std::string now = content_of_file(kPath);
     const bool is_new = now == after;
     CHECK((is_new || (was_killed && now == before)));
     kills += was_killed;

@@ -121,7 +121,7 @@ inline void check_group_files_of_slices(const std::string& backend) {
     }
   }
   ls::save(dict, "whole_slices.safetensors");
-  const std::string want = bytes_of("whole_slices.safetensors");
+  const std::string want = content_of_file("whole_slices.safetensors");
   struct Case {
     int size;
     std::vector<Piece> (*pieces)(const ls::StateDict& dict, int rank, int size);
@@ -132,7 +132,7 @@ inline void check_group_files_of_slices(const std::string& backend) {
     INFO(backend, " ", size);
     with_group(backend, size, [&](const Group& group) {
       par::save_pieces(pieces(dict, group->rank(), size), {}, "slices.safetensors", group.get());
-      CHECK(bytes_of("slices.safetensors") == want);
+      CHECK(content_of_file("slices.safetensors") == want);
       const ls::InputFile file("slices.safetensors");
       const ls::nn::safetensors::Reader reader(file);
       for (const Piece& piece : pieces(dict, group->rank(), size)) {
@@ -150,15 +150,15 @@ inline void check_group_files(const std::string& backend) {
   const ls::StateDict dict = whole_tensors();
   const ls::Metadata metadata = {{"format", "pt"}, {"zone", "last"}};
   ls::save(dict, "one.safetensors", metadata);
-  const std::string want = bytes_of("one.safetensors");
+  const std::string want = content_of_file("one.safetensors");
   for (const int size : {1, 2, 3, 4}) {
     INFO(backend, " ", size);
     std::ofstream("ranks.safetensors") << "old";
     with_group(backend, size, [&](const Group& group) {
       par::save_pieces(cut(dict, group->rank(), size), metadata, "ranks.safetensors", group.get());
-      CHECK(bytes_of("ranks.safetensors") == want);
+      CHECK(content_of_file("ranks.safetensors") == want);
     });
-    CHECK(bytes_of("ranks.safetensors") == want);
+    CHECK(content_of_file("ranks.safetensors") == want);
     CHECK(files_named("ranks.safetensors") == 1);
   }
 }

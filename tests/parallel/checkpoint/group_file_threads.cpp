@@ -60,7 +60,7 @@ TEST_CASE("a system call that fails on one rank is an error on all, which names 
   const std::string path = "faults.safetensors";
   const ls::StateDict old = {{"w", ls::zeros({30})}}, fresh = whole_tensors();
   ls::save(old, path);
-  const std::string before = bytes_of(path);
+  const std::string before = content_of_file(path);
   std::map<std::string, int> seen;
   for (const int culprit : {0, 1, 2}) {
     for (int call = 0;; ++call) {
@@ -86,11 +86,11 @@ TEST_CASE("a system call that fails on one rank is an error on all, which names 
           CHECK(texts[static_cast<std::size_t>(rank)] == "rank " + std::to_string(culprit) + ": " + own);
       }
       const bool is_replaced = contains(own, "replaced, but");  // only the folder's flush failed
-      CHECK((bytes_of(path) == before) == !is_replaced);
+      CHECK((content_of_file(path) == before) == !is_replaced);
       CHECK(files_named(path) == 1);
       if (is_replaced) ls::save(old, path);
     }
-    CHECK(bytes_of(path) != before);  // the save without a fault
+    CHECK(content_of_file(path) != before);  // the save without a fault
     ls::save(old, path);
   }
   CHECK(seen["open"] == 4);  // the temporary file on each rank, and the folder
@@ -113,7 +113,7 @@ TEST_CASE("a rank without elements needs no access to the file") {
       par::save_pieces(std::move(pieces), {}, "one_writes.safetensors", group.get(), faulty());
       CHECK((calls > 0) == (group->rank() == writing || group->rank() == 0));
     });
-    CHECK(bytes_of("one_writes.safetensors") == bytes_of("one.safetensors"));
+    CHECK(content_of_file("one_writes.safetensors") == content_of_file("one.safetensors"));
   }
 }
 

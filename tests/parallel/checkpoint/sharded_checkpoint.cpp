@@ -11,19 +11,19 @@ TEST_CASE("slices of parameters on 1, 2 and 4 processes are saved as the file of
 
 TEST_CASE("DistributedDataParallel writes the file of GradientAccumulation, and each continues from the other's") {
   save_twice(accumulation(), 0, 4, "accumulation");
-  const std::string want_3 = bytes_of("accumulation_3"), want_6 = bytes_of("accumulation_6");
+  const std::string want_3 = content_of_file("accumulation_3"), want_6 = content_of_file("accumulation_6");
   for (const int size : {1, 2, 4}) {
     INFO(size);
     with_group("shm", size, [&](const Group& group) {
       const int each = 4 / size;
       save_twice(distributed(group), group->rank() * each, each, "distributed");
-      CHECK(bytes_of("distributed_3") == want_3);
-      CHECK(bytes_of("distributed_6") == want_6);
+      CHECK(content_of_file("distributed_3") == want_3);
+      CHECK(content_of_file("distributed_6") == want_6);
       save_twice(distributed(group), group->rank() * each, each, "resumed", "accumulation_3");
-      CHECK(bytes_of("resumed_6") == want_6);
+      CHECK(content_of_file("resumed_6") == want_6);
     });
     save_twice(accumulation(), 0, 4, "resumed", "distributed_3");
-    CHECK(bytes_of("resumed_6") == want_6);
+    CHECK(content_of_file("resumed_6") == want_6);
   }
 }
 

@@ -148,7 +148,7 @@ void check_pieces(const std::string& backend, const Options& options, const std:
     step(net, whole, 3, 6);
     ls::save_checkpoint(at_6, {.model = &net, .optimizer = &whole.optimizer, .scheduler = &whole.schedule});
   }
-  const std::string want_3 = bytes_of(at_3), want_6 = bytes_of(at_6);
+  const std::string want_3 = content_of_file(at_3), want_6 = content_of_file(at_6);
   for (const int size : {1, 2, 3, 4}) {
     INFO(backend, " ", size, " ", tag);
     with_group(backend, size, [&](const Group& group) {
@@ -162,10 +162,10 @@ void check_pieces(const std::string& backend, const Options& options, const std:
       const par::CheckpointParts parts = {
           .model = par::CheckpointModel(model), .optimizer = &pieces.optimizer, .scheduler = &pieces.schedule};
       par::save_checkpoint(ranks_file, parts);
-      CHECK(bytes_of(ranks_file) == want_3);
+      CHECK(content_of_file(ranks_file) == want_3);
       step(*model, pieces, 3, 6);
       par::save_checkpoint(ranks_file, parts);
-      CHECK(bytes_of(ranks_file) == want_6);
+      CHECK(content_of_file(ranks_file) == want_6);
 
       const auto other = std::make_shared<PieceModel>(second, group);
       Stepper<Optimizer, Options> resumed(other->trained(), options);
@@ -178,13 +178,13 @@ void check_pieces(const std::string& backend, const Options& options, const std:
       par::save_checkpoint(
           ranks_file,
           {.model = par::CheckpointModel(other), .optimizer = &resumed.optimizer, .scheduler = &resumed.schedule});
-      CHECK(bytes_of(ranks_file) == want_6);
+      CHECK(content_of_file(ranks_file) == want_6);
     });
     TiedNet net;
     Stepper<Optimizer, Options> whole(trained(net), options);
     ls::load_checkpoint(ranks_file, {.model = &net, .optimizer = &whole.optimizer, .scheduler = &whole.schedule});
     ls::save_checkpoint(ranks_file, {.model = &net, .optimizer = &whole.optimizer, .scheduler = &whole.schedule});
-    CHECK(bytes_of(ranks_file) == want_6);
+    CHECK(content_of_file(ranks_file) == want_6);
   }
 }
 
@@ -259,7 +259,7 @@ inline void check_slices(const std::string& backend) {
       step_whole(net, optimizer, step);
       const std::string path = "whole_" + std::to_string(step) + ".safetensors";
       ls::save_checkpoint(path, {.model = &net, .optimizer = &optimizer});
-      want[step] = bytes_of(path);
+      want[step] = content_of_file(path);
     }
   }
   for (const int size : {1, 2, 4}) {
@@ -272,12 +272,12 @@ inline void check_slices(const std::string& backend) {
       ls::optim::AdamW optimizer(all_slices(*model), {.lr = 0.1}), resumed(all_slices(*other), {.lr = 0.1});
       step_slices(*model, optimizer, 0);
       par::save_checkpoint("sliced.safetensors", {.model = par::CheckpointModel(model), .optimizer = &optimizer});
-      CHECK(bytes_of("sliced.safetensors") == want[0]);
+      CHECK(content_of_file("sliced.safetensors") == want[0]);
       group->barrier();
       par::load_checkpoint("whole_0.safetensors", {.model = par::CheckpointModel(other), .optimizer = &resumed});
       step_slices(*other, resumed, 1);
       par::save_checkpoint("sliced.safetensors", {.model = par::CheckpointModel(other), .optimizer = &resumed});
-      CHECK(bytes_of("sliced.safetensors") == want[1]);
+      CHECK(content_of_file("sliced.safetensors") == want[1]);
     });
   }
 }

@@ -30,7 +30,7 @@ TEST_CASE("an error of a load on one rank is an error on all ranks, and changes 
   broken("state.safetensors", "optimizer.state.head.exp_avg", ls::zeros({3, 7}));
   broken("missing.safetensors", "model.mean", {});
   broken("random.safetensors", "random.state", ls::tensor({1, 2}));
-  std::string bytes = bytes_of("good.safetensors");
+  std::string bytes = content_of_file("good.safetensors");
   bytes[bytes.size() - 40] ^= 1;
   std::ofstream("damaged.safetensors", std::ios::binary) << bytes;
   std::ofstream("cut.safetensors", std::ios::binary) << bytes.substr(0, bytes.size() - 1);
@@ -115,15 +115,15 @@ TEST_CASE("a sharded model's optimizer must have the model's pieces") {
 TEST_CASE("GradientAccumulation and DataParallel write the file of lockstep::save_checkpoint") {
   save_twice(accumulation(), 0, 4, "accumulation");
   save_twice(data_parallel(), 0, 4, "data_parallel");
-  CHECK(bytes_of("accumulation_3") == bytes_of("data_parallel_3"));
-  CHECK(bytes_of("accumulation_6") == bytes_of("data_parallel_6"));
+  CHECK(content_of_file("accumulation_3") == content_of_file("data_parallel_3"));
+  CHECK(content_of_file("accumulation_6") == content_of_file("data_parallel_6"));
   save_twice(data_parallel(), 0, 4, "resumed", "accumulation_3");
-  CHECK(bytes_of("resumed_6") == bytes_of("data_parallel_6"));
+  CHECK(content_of_file("resumed_6") == content_of_file("data_parallel_6"));
 
   Everything model;
   ls::optim::AdamW optimizer(model.parameters(), {.lr = 1});
   ls::optim::CosineAnnealingLR schedule(optimizer, {.t_max = 10});
   ls::load_checkpoint("data_parallel_6", {.model = &model, .optimizer = &optimizer, .scheduler = &schedule});
   ls::save_checkpoint("one", {.model = &model, .optimizer = &optimizer, .scheduler = &schedule});
-  CHECK(bytes_of("one") == bytes_of("data_parallel_6"));
+  CHECK(content_of_file("one") == content_of_file("data_parallel_6"));
 }

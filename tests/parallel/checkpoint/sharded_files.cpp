@@ -67,8 +67,8 @@ TEST_CASE("every mode, stage and number of ranks writes the same file, and conti
     reference.steps(want);
     ls::save_checkpoint("want_end.safetensors", {.model = &reference.model, .optimizer = &reference.optimizer});
   }
-  const std::string file = bytes_of("want.safetensors"), end = bytes_of("want_end.safetensors");
-  CHECK(bytes_of("accumulate.safetensors") == file);
+  const std::string file = content_of_file("want.safetensors"), end = content_of_file("want_end.safetensors");
+  CHECK(content_of_file("accumulate.safetensors") == file);
 
   for (const int ranks : {1, 2, 4}) {
     CAPTURE(ranks);
@@ -78,7 +78,7 @@ TEST_CASE("every mode, stage and number of ranks writes the same file, and conti
       Result result;
       ddp.steps(result);
       ddp.save("ddp.safetensors");
-      CHECK(bytes_of("ddp.safetensors") == file);
+      CHECK(content_of_file("ddp.safetensors") == file);
     });
     for (int stage = 1; stage <= 3; ++stage) {
       CAPTURE(stage);
@@ -87,7 +87,7 @@ TEST_CASE("every mode, stage and number of ranks writes the same file, and conti
         Result result;
         training.steps(result);
         training.save("sharded.safetensors");
-        CHECK(bytes_of("sharded.safetensors") == file);
+        CHECK(content_of_file("sharded.safetensors") == file);
       });
     }
   }
@@ -100,7 +100,7 @@ TEST_CASE("every mode, stage and number of ranks writes the same file, and conti
         training.steps(result);
         CHECK(std::equal(result.losses.begin(), result.losses.end(), want.losses.begin() + kSteps));
         training.save("end.safetensors");
-        CHECK(bytes_of("end.safetensors") == end);
+        CHECK(content_of_file("end.safetensors") == end);
       });
     }
   }

@@ -35,7 +35,8 @@ bool stops() { return fault().starts_with("stop"); }
 // Waits until all processes of this job have ended: mpirun does not wait for the ranks that it kills.
 bool all_end(const std::string& job) {
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
-    const bool is_of_job = contains(bytes_of((entry.path() / "environ").string()), std::string(kJob) + "=" + job);
+    const bool is_of_job =
+        contains(content_of_file((entry.path() / "environ").string()), std::string(kJob) + "=" + job);
     if (is_of_job && !WatchedProcess(std::stoi(entry.path().filename().string())).ends()) return false;
   }
   return true;
@@ -66,7 +67,7 @@ Job run_job(const std::string& what) {
         _exit(127);
       },
       std::chrono::seconds(60));
-  Job result{ended[0], bytes_of(file)};
+  Job result{ended[0], content_of_file(file)};
   std::filesystem::remove(file);
   std::filesystem::remove(told_file(job));
   CHECK_MESSAGE(all_end(job), result.output);

@@ -40,7 +40,7 @@ TEST_CASE("reduce_scatter and all_gather are explained message by message, as th
     const Finished direct = explain(collective + " --algorithm direct --ranks 3 --elements 6 --html half.html");
     CHECK(direct.code == 0);
     expect_golden(collective + "_direct_3", direct.output);
-    CHECK(contains(bytes_of("half.html"), collective + " by direct: 3 ranks, 6 elements"));
+    CHECK(contains(content_of_file("half.html"), collective + " by direct: 3 ranks, 6 elements"));
     for (const char* arguments : {" --ranks 1", " --ranks 3 --elements 0", " --ranks 64 --elements 128"}) {
       const Finished run = explain(collective + arguments);
       CAPTURE(run.output);
@@ -103,7 +103,7 @@ TEST_CASE("the page has a figure for each step and the text, and loads nothing f
   const Finished run = explain("all_reduce --ranks 4 --html page.html");
   CHECK(run.code == 0);
   CHECK(contains(run.output, "page: page.html\n"));
-  const std::string page = bytes_of("page.html");
+  const std::string page = content_of_file("page.html");
   std::size_t figures = 0;
   for (std::size_t at = page.find("<figure>"); at != std::string::npos; at = page.find("<figure>", at + 1)) ++figures;
   CHECK(figures == 7);  // 2 (n-1) steps, and the final state
@@ -147,7 +147,7 @@ TEST_CASE("scaling: prints a table from a profile and the crossover, and writes 
   const Finished run = explain("scaling --profile profile.json --link 10GbE --ranks 1..16 --html curves.html");
   CHECK(run.code == 0);
   expect_golden("scaling", run.output);
-  const std::string page = bytes_of("curves.html");
+  const std::string page = content_of_file("curves.html");
   CHECK(contains(page, "<polyline"));
   for (const char* text :
        {"number of devices", "speed-up over one device", "below 1x: slower than one device", "class='ideal'",
@@ -207,7 +207,7 @@ TEST_CASE("scaling: a step that takes no time, or almost none, still has a page 
                                   << forward << "}";
     CHECK(explain("scaling --profile nothing.json --link ./free.json --ranks 1,4 --fixed-batch --html no.html").code ==
           0);
-    const std::string page = bytes_of("no.html");
+    const std::string page = content_of_file("no.html");
     CHECK(page.size() < 10'000);
     CHECK_FALSE(contains(page, "nan"));
   }
@@ -217,7 +217,7 @@ TEST_CASE("mesh: the coordinates of every rank and the groups of every axis, as 
   const Finished run = explain("mesh pp=2,dp=2,tp=2 --html mesh.html");
   CHECK(run.code == 0);
   expect_golden("mesh_2x2x2", run.output);
-  const std::string page = bytes_of("mesh.html");
+  const std::string page = content_of_file("mesh.html");
   CHECK(contains(page, "<h2>dp: 4 groups of 2</h2>"));
   for (const auto& wrong_axes :
        std::vector<std::pair<std::string, std::string>>{{"pp=2,dp", "axis dp has no size"},
@@ -294,7 +294,7 @@ TEST_CASE("ring_attention: the page has a square for each pair of half blocks th
     const Finished run = explain("ring_attention --html ring.html " + each.first);
     CHECK(run.code == 0);
     CHECK(run.output.ends_with("page: ring.html\n"));
-    const std::string page = bytes_of("ring.html");
+    const std::string page = content_of_file("ring.html");
     const auto count = [&](const std::string& text) {
       int found = 0;
       for (std::size_t at = page.find(text); at != std::string::npos; at = page.find(text, at + 1)) ++found;
@@ -353,7 +353,7 @@ TEST_CASE("tensor: the page has a rectangle for each slice of a matrix, and a no
   const Finished run = explain("tensor --slices 8 --ranks 4 --html tensor.html");
   CHECK(run.code == 0);
   CHECK(run.output.ends_with("page: tensor.html\n"));
-  const std::string page = bytes_of("tensor.html");
+  const std::string page = content_of_file("tensor.html");
   const auto count = [&](const std::string& text) {
     int found = 0;
     for (std::size_t at = page.find(text); at != std::string::npos; at = page.find(text, at + 1)) ++found;

@@ -67,7 +67,7 @@ TEST_CASE("schedule: a table is written as CSV, and a file takes the place of a 
   const Finished written = explain("schedule 1f1b --pp 2 --micro-batches 3 --csv mine.csv");
   CHECK(written.code == 0);
   CHECK(written.output.ends_with("table: mine.csv\n"));
-  CHECK(bytes_of("mine.csv") == par::ScheduleTable::make(par::Schedule::k1F1B, 2, 3).to_string());
+  CHECK(content_of_file("mine.csv") == par::ScheduleTable::make(par::Schedule::k1F1B, 2, 3).to_string());
   const Finished again = explain("schedule ./mine.csv");
   CHECK(again.code == 0);
   CHECK(again.output.starts_with("schedule ./mine.csv: 2 ranks, 3 micro-batches, 1 chunk on each rank\n"));
@@ -85,7 +85,7 @@ TEST_CASE("schedule: the page has a box for each action, a curve for each rank, 
   const Finished run = explain("schedule zb1p --pp 4 --micro-batches 8 --html zb1p.html");
   CHECK(run.code == 0);
   CHECK(run.output.ends_with("page: zb1p.html\n"));
-  const std::string page = bytes_of("zb1p.html");
+  const std::string page = content_of_file("zb1p.html");
   CHECK(count(page, "<title>") == 1 + 4 * 3 * 8 + 4);
   CHECK(count(page, ": forward of stage ") == 4 * 8);
   CHECK(count(page, ": gradients of inputs of stage ") == 4 * 8);
@@ -97,7 +97,7 @@ TEST_CASE("schedule: the page has a box for each action, a curve for each rank, 
   CHECK_FALSE(contains(page, "http://"));
   CHECK(page.size() < 60'000);
   CHECK(explain("schedule interleaved --chunks 2 --html chunks.html").code == 0);
-  CHECK(contains(bytes_of("chunks.html"), "Later chunks of a rank have stronger colours."));
+  CHECK(contains(content_of_file("chunks.html"), "Later chunks of a rank have stronger colours."));
   CHECK_FALSE(contains(page, "Later chunks"));
 }
 

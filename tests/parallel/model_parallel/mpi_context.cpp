@@ -64,7 +64,7 @@ Job run_job(int ranks, const std::string& test_case) {
         _exit(127);
       },
       std::chrono::seconds(60));
-  const Job job{ended[0], bytes_of(file)};
+  const Job job{ended[0], content_of_file(file)};
   std::filesystem::remove(file);
   std::filesystem::remove(shared);
   return job;

@@ -51,14 +51,14 @@ TEST_CASE("a rank that is killed while a model that is cut is saved leaves the o
   };
   on_processes("old", 1, -1, 0);
   on_processes("new", 2, -1, 0);
-  const std::string before = bytes_of("old"), after = bytes_of("new");
+  const std::string before = content_of_file("old"), after = content_of_file("new");
   std::mt19937 random(11);
   int kills = 0;
   for (int trial = 0; trial < 12; ++trial) {
     std::filesystem::copy_file("old", "saved", std::filesystem::copy_options::overwrite_existing);
     const bool was_killed =
         on_processes("saved", 2, trial % layout.ranks(), 1 + static_cast<std::int64_t>(random() % 4000));
-    const std::string now = bytes_of("saved");
+    const std::string now = content_of_file("saved");
     CHECK((now == after || (was_killed && now == before)));
     kills += was_killed;
   }

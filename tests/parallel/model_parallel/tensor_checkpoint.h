@@ -75,7 +75,7 @@ void check_loads_uncut(const ModelOptions& options, const std::string& path) {
   ls::load_checkpoint(path, parts);
   CHECK(same_bits(model.norm.weight->detach(), ls::load(path).at("model.norm.weight")));
   ls::save_checkpoint(path + "_uncut", parts);
-  CHECK(bytes_of(path + "_uncut") == bytes_of(path));
+  CHECK(content_of_file(path + "_uncut") == content_of_file(path));
 }
 
 // All meshes write the files of the first, and continue from its file as it did.
@@ -89,7 +89,7 @@ void check_files(int slices, const ModelOptions& options, const std::vector<Layo
   };
   const std::string path = "first_" + backend;
   on_all(layouts[0], path, "");
-  const std::string file = bytes_of(path), end = bytes_of(path + "_end");
+  const std::string file = content_of_file(path), end = content_of_file(path + "_end");
   CHECK(file != end);
   for (const auto& each : ls::load(path)) CHECK_MESSAGE(!contains(each.first, "["), each.first);  // no name of a slice
   check_loads_uncut<AModel>(options, path);
@@ -97,10 +97,10 @@ void check_files(int slices, const ModelOptions& options, const std::vector<Layo
     CAPTURE(slices);
     CAPTURE(layout.describe());
     on_all(layout, "other_" + backend, "");
-    CHECK(bytes_of("other_" + backend) == file);
-    CHECK(bytes_of("other_" + backend + "_end") == end);
+    CHECK(content_of_file("other_" + backend) == file);
+    CHECK(content_of_file("other_" + backend + "_end") == end);
     on_all(layout, "resumed_" + backend, path);
-    CHECK(bytes_of("resumed_" + backend + "_end") == end);
+    CHECK(content_of_file("resumed_" + backend + "_end") == end);
   }
 }
 

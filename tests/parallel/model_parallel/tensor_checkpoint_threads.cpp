@@ -52,7 +52,7 @@ TEST_CASE("the file of an uncut model can be loaded on every mesh") {
   const ModelOptions options{.fused = true, .frozen = true};
   on_mesh<TiedModel>(nullptr, 1, {}, options,
                      [&](auto& run, TiedModel& model, int d) { save_twice(run, model, {}, options, d, "uncut"); });
-  const std::string want = bytes_of("uncut");
+  const std::string want = content_of_file("uncut");
   for (const Layout& layout : LOCKSTEP_SLOWDOWN > 1 ? kFewLayouts : kLayouts) {
     CAPTURE(layout.describe());
     on_mesh_of_threads<TiedModel>(4, layout, options, [&](auto& run, TiedModel&, int) {
@@ -64,7 +64,7 @@ TEST_CASE("the file of an uncut model can be loaded on every mesh") {
       par::load_checkpoint("uncut", parts);
       par::save_checkpoint("cut", parts);
     });
-    CHECK(bytes_of("cut") == want);
+    CHECK(content_of_file("cut") == want);
   }
 }
 

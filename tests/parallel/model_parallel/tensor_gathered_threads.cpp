@@ -93,7 +93,7 @@ TEST_CASE("gathered between steps changes no bit of the training") {
         }
         par::save_checkpoint("trained", {.model = &run, .optimizer = &optimizer});
       });
-      return bytes_of("trained");
+      return content_of_file("trained");
     };
     CHECK(end_of(true) == end_of(false));
   }

@@ -55,7 +55,7 @@ void train_on_mesh(const Group& group, const std::vector<par::MeshAxis>& axes, c
   const std::lock_guard lock(mutex);
   if (result.losses.empty()) {
     result.losses = losses;
-    result.file = bytes_of("mesh.safetensors");
+    result.file = content_of_file("mesh.safetensors");
     result.hash = hash;
   }
   CHECK(result.hash == hash);

@@ -75,7 +75,7 @@ inline Outcome train_subject(int slices, const Layout& layout, const Subject& su
   else
     with_threads("local", layout.ranks(),
                  [&](const Group& group) { train_on(group, slices, layout, subject, steps, outcome, mutex); });
-  outcome.file = bytes_of("subject.safetensors");
+  outcome.file = content_of_file("subject.safetensors");
   return outcome;
 }
 

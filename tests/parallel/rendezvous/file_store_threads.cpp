@@ -106,7 +106,7 @@ TEST_CASE("links, other kinds of files, other modes and other contents are refus
   write_file(target, "");
   REQUIRE(symlink(target.name.c_str(), path.name.c_str()) == 0);
   error_for("it is a symbolic link, which is not followed");
-  CHECK(bytes_of(target).empty());
+  CHECK(content_of_file(target).empty());
   remove(path.name.c_str());
 
   REQUIRE(link(target.name.c_str(), path.name.c_str()) == 0);
@@ -128,7 +128,7 @@ TEST_CASE("links, other kinds of files, other modes and other contents are refus
   const std::string thesis(100, 'x');
   write_file(path, thesis);
   error_for("byte 0: it does not begin like a FileStore's file");
-  CHECK(bytes_of(path) == thesis);
+  CHECK(content_of_file(path) == thesis);
 
   if (geteuid() == 0) {
     remove(path.name.c_str());
@@ -190,7 +190,7 @@ TEST_CASE("a file cut short anywhere, or with one changed byte, gives an error o
   par::FileStore store(original);
   store.set("a", "value of a");
   store.set("b", "value of b");
-  const std::string whole = bytes_of(original);
+  const std::string whole = content_of_file(original);
   for (std::size_t size = 1; size < whole.size(); ++size) CHECK(is_noticed(whole.substr(0, size), path));
   // The file also holds tables from before the last changes, which are not read.
   const std::size_t table = whole.rfind("value of a"), header = whole.find('\0') + 1;

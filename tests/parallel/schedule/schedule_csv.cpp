@@ -51,7 +51,7 @@ TEST_CASE("every schedule is the same after it was saved and loaded") {
     const ScheduleTable again = ScheduleTable::load("saved.csv");
     CHECK(again == table);
     CHECK(again.to_string() == table.to_string());
-    CHECK(bytes_of("saved.csv") == table.to_string());
+    CHECK(content_of_file("saved.csv") == table.to_string());
 
     par::ScheduleRows rows;
     for (int rank = 0; rank < table.ranks(); ++rank) rows.push_back(table.actions(rank));
