@@ -96,16 +96,14 @@ namespace {
 
 // To notice a change of a tensor.
 struct Values {
-  Ref<Storage> storage;
+  Tensor tensor;
   std::uint64_t version = 0;
 
   static Values of(const nn::TensorHandle& handle) {
-    const Ref<Storage>& storage = handle.master().impl().storage;
-    return {.storage = storage, .version = storage->version()};
+    const Tensor& tensor = handle.master();
+    return {.tensor = tensor, .version = tensor.defined() ? tensor.version() : 0};
   }
-  bool operator==(const Values& other) const {
-    return storage.get() == other.storage.get() && version == other.version;
-  }
+  bool operator==(const Values& other) const { return tensor.ref() == other.tensor.ref() && version == other.version; }
 };
 
 }  // namespace

@@ -52,8 +52,9 @@ struct Pair : nn::Module {
 std::int64_t kept_bytes_of_pair(const par::DeviceMesh& mesh, int slices, bool is_frozen) {
   Pair pair;
   pair.down.weight->requires_grad_(!is_frozen);
-  par::parallelize(pair, mesh["tp"],
-                   {.tensor_slices = slices, .plan = {{"up", par::ColwiseParallel{}}, {"down", par::RowwiseParallel{}}}});
+  par::parallelize(
+      pair, mesh["tp"],
+      {.tensor_slices = slices, .plan = {{"up", par::ColwiseParallel{}}, {"down", par::RowwiseParallel{}}}});
   return kept_bytes(pair, ls::ones({kBatch, kLength, 16}).requires_grad_());
 }
 
