@@ -18,7 +18,7 @@ namespace lockstep::parallel {
 inline constexpr std::string_view kModelEntry = "model.", kStateEntry = "optimizer.state.",
                                   kParamGroup = "optimizer.param_group.";  // of a parameter: its group, and its number
 
-// What some ranks have, by names of the whole model.
+// The entries of some ranks, by names of the whole model.
 struct StageEntries {
   struct Stepped {
     std::int64_t place;  // among the parameters of the whole model
@@ -34,7 +34,7 @@ struct StageEntries {
   bool has_without(const StageEntries& own, std::string_view entry) const;
 };
 
-// What the ranks have together.
+// The entries of all ranks together.
 StageEntries of_all_ranks(const StageEntries& own, ProcessGroup& group);
 
 // The parameter or buffer to which the file's entry belongs, so that ranks of other stages do not have it; "": to none.

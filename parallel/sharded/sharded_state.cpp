@@ -108,7 +108,7 @@ void ShardedDataParallel::State::make_units() {
   empty_cache();  // which has the memory of the whole parameters
 }
 
-// Of a model in pipeline stages: the units with parameters of each of this rank's chunks.
+// The units with parameters of each of this rank's chunks, if the model is in pipeline stages.
 std::vector<std::vector<std::size_t>> ShardedDataParallel::State::units_of_chunks() const {
   const std::shared_ptr<const StageRunner> stages = stage_runner(module);
   if (!stages) return {};

@@ -14,7 +14,7 @@ namespace lockstep::parallel {
 // Completes the tree of nn/gradient_norm_internal.h above the trees of parameters and slices.
 class SquaredNorm {
  public:
-  // Of the parameters that the module lists, and of those of other ranks' stages.
+  // The norm is that of the parameters that the module lists, and of those of other ranks' stages.
   explicit SquaredNorm(nn::Module& module);
   // The sum of squares of a whole parameter (null), or of a slice. To be called for all parameters in the order of the
   // model, with 0 where there is no gradient; the slices of a parameter one after another. A slice that several ranks

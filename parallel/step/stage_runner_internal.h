@@ -43,7 +43,7 @@ class StageRunner : public SharedRunner {
   virtual void with_all_stages(FunctionRef<void()> body) const = 0;
 };
 
-// That of the module; null: it is not in stages.
+// The module's stage runner; null: it is not in stages.
 std::shared_ptr<const StageRunner> stage_runner(const nn::Module& module);
 
 }  // namespace lockstep::parallel

@@ -106,7 +106,7 @@ inline void check_faults(const char* backend, int ranks, const std::vector<Fault
 constexpr Moment kMoments[] = {Moment::kBeforeForward, Moment::kAfterForward, Moment::kBeforeBackward,
                                Moment::kAfterBackward};
 
-// Of every row of every rank; not `at_all`: those of one micro-batch per rank.
+// The places are all rows of all ranks; not `at_all`: those of one micro-batch per rank.
 inline std::vector<Fault> all_ends(int ranks, bool at_all) {
   std::vector<Fault> faults;
   for (int victim = 0; victim < ranks; ++victim) {

@@ -112,7 +112,7 @@ struct Layout {
   }
 };
 
-// What a run leaves: of the whole model, on every rank.
+// The result of a run: of the whole model, on every rank.
 struct Outcome {
   std::vector<double> losses, norms;
   double evaluation = 0;

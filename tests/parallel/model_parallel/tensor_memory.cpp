@@ -21,7 +21,7 @@ struct Stack : nn::Module {
   nn::ModuleList& blocks;
 };
 
-// What forward keeps for backward, with its result.
+// The bytes that forward keeps for backward, with its result.
 std::int64_t kept_bytes(const nn::Module& model, const ls::Tensor& x) {
   const auto bytes = [] {
     const ls::AllocatorStats stats = ls::allocator_stats();
