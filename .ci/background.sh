@@ -1,6 +1,12 @@
-# Background runs of .ci/run; to be sourced. The caller sets $logs, the folder of their logs.
+# Background runs of .ci/run; to be sourced first, because it starts the caller anew. The caller sets $logs, the folder
+# of their logs.
+
+# Every process of a run is found by this variable. Linux shows the environment that a program was started with, so only
+# a shell that was started with the variable has children that show it before they become another program.
+if [ "${LOCKSTEP_BACKGROUND:-}" != $$ ]; then
+  LOCKSTEP_BACKGROUND=$$ exec "$BASH" "$0" "$@"
+fi
 declare -A background=()
-export LOCKSTEP_BACKGROUND=$$  # in the environment of all processes that a run starts
 
 # in_background name command...: starts a command or function, whose output goes to $logs/name.log.
 in_background() {
@@ -25,7 +31,9 @@ end_background() {
   local end=$((SECONDS + 10)) signal=TERM pid pids
   while true; do
     pids=$(grep -lazxF "LOCKSTEP_BACKGROUND=$$" /proc/[0-9]*/environ 2>/dev/null | cut -d/ -f3 || true)
-    pids=$(for pid in ${background[*]} $pids; do grep -qs '^State:[[:space:]]*[^Z[:space:]]' "/proc/$pid/status" && echo "$pid"; done || true)
+    pids=$(for pid in $pids; do
+      [ "$pid" = $$ ] || ! grep -qs '^State:[[:space:]]*[^Z[:space:]]' "/proc/$pid/status" || echo "$pid"
+    done)
     [ -n "$pids" ] || break
     kill -$signal $pids 2>/dev/null || true
     [ "$SECONDS" -lt "$end" ] || signal=KILL

@@ -5,7 +5,7 @@ rm -rf "$SCRATCH" && mkdir -p "$SCRATCH" && cd "$SCRATCH"
 fail() { echo "FAILED: $*"; exit 1; }
 is_running() { grep -q '^State:[[:space:]]*[^Z[:space:]]' "/proc/$1/status" 2>/dev/null; }  # not a zombie
 run() {  # name: runs the lines on standard input as .ci/run would
-  { printf 'set -euo pipefail\nlogs=.\nsource "$SOURCE/.ci/background.sh"\n'; cat; } >"$1.sh"
+  { printf 'set -euo pipefail\nsource "$SOURCE/.ci/background.sh"\nlogs=.\n'; cat; } >"$1.sh"
   code=0
   timeout 60 bash "$1.sh" >"$1.txt" 2>&1 || code=$?
 }
@@ -23,6 +23,7 @@ CODE
 run fails <<'CODE'
 steps() {
   (setsid sleep 1000 & echo $! >left.pid)
+  ( (while true; do sleep 0.1 || true; done) & echo $! >shell.pid)  # still the shell: no program was started
   echo "the reason"
   false | cat
   echo "not reached"
@@ -33,7 +34,7 @@ echo "went on"
 CODE
 [ $code = 1 ] && grep -q "the reason" fails.txt && grep -q "steps failed with code 1" fails.txt || fail "no failure: $(cat fails.txt)"
 ! grep -E "went on|not reached" fails.txt || fail "went on after a failure"
-! is_running "$(cat left.pid)" || fail "a process of a failed run is left"
+for pid in $(cat left.pid shell.pid); do ! is_running "$pid" || fail "process $pid of a failed run is left"; done
 
 # A daemon (a process that has left its parent), and one that ignores SIGTERM; the second ends after 10 s.
 run is_left <<'CODE'
