@@ -9,6 +9,7 @@
 #include "lockstep/base/check_internal.h"
 #include "lockstep/base/finally_internal.h"
 #include "lockstep/parallel/comm/progress_internal.h"
+#include "lockstep/parallel/model_parallel/chain_check_internal.h"
 #include "lockstep/parallel/model_parallel/pipeline_step_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
 
@@ -32,7 +33,12 @@ PipelineRunner::PipelineRunner(const char* op, nn::Module& root, std::shared_ptr
 }
 
 Tensor PipelineRunner::run(const std::vector<Tensor>& inputs, Forward forward) const {
-  if (step_) return step_->run_root(inputs);
+  if (step_) {
+    bool& is_checked = is_checked_[root_.is_training() ? 1 : 0];
+    if (!is_checked) check_chain_forward(op_, stages_.chain, inputs, forward);
+    is_checked = true;
+    return step_->run_root(inputs);
+  }
   LOCKSTEP_CHECK(stages_.ranks == 1 || is_whole_,
                  "{}: the module was called outside of a step, but this rank has some of its stages only; call "
                  "run.backward or run.evaluate, or call it inside run.gathered",

@@ -1,6 +1,7 @@
 // Runs a model in stages: the runner of its root. Not installed.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <vector>
 
@@ -51,6 +52,7 @@ class PipelineRunner final : public StageRunner {
   mutable StageMessages messages_;
   mutable PipelineStep* step_ = nullptr;  // in progress
   mutable bool is_whole_ = false;         // inside with_all_stages
+  mutable std::array<bool, 2> is_checked_ = {};  // the root's forward, in evaluation and in training
 };
 
 }  // namespace lockstep::parallel

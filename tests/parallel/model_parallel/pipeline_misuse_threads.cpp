@@ -21,7 +21,7 @@ struct Net : nn::Module {
   }
   ls::Tensor forward(const ls::Tensor& x) const override {
     ls::Tensor y = in(x);
-    for (const nn::Module& block : blocks) y = ls::tanh(block(y));
+    for (const nn::Module& block : blocks) y = block(y);
     return head(y);
   }
 };
