@@ -25,14 +25,16 @@ class ChainCalls {
   Tensor call(std::size_t link, const std::vector<Tensor>& inputs) {
     has_failed_ = true;
     const std::string& path = chain_[link].path;
-    LOCKSTEP_CHECK(link >= next_,
-                   "{}: the model's forward calls {} a second time, but a stage runs it once; give the chain one module "
-                   "for each call",
-                   op_, path);
-    LOCKSTEP_CHECK(link == next_,
-                   "{}: the model's forward calls {} where the chain has {}; name the modules in .chain in the order of "
-                   "their calls",
-                   op_, path, chain_[next_].path);
+    LOCKSTEP_CHECK(
+        link >= next_,
+        "{}: the model's forward calls {} a second time, but a stage runs it once; give the chain one module "
+        "for each call",
+        op_, path);
+    LOCKSTEP_CHECK(
+        link == next_,
+        "{}: the model's forward calls {} where the chain has {}; name the modules in .chain in the order of "
+        "their calls",
+        op_, path, chain_[next_].path);
     LOCKSTEP_CHECK(link > 0 || are_same(inputs, passed_),
                    "{}: the model's forward calls {} with other tensors than the model's inputs, which are what its "
                    "stage gets; put what prepares them into {}",
@@ -50,10 +52,11 @@ class ChainCalls {
   void end(const Tensor& result) const {
     LOCKSTEP_CHECK(next_ == chain_.size(), "{}: the model's forward does not call {}, which is in the chain{}", op_,
                    chain_[next_].path, next_ > 0 ? ", after " + chain_[next_ - 1].path : "");
-    LOCKSTEP_CHECK(result.ref() == passed_[0].ref(),
-                   "{}: the model's forward returns something else than the result of {}, which is what the loss function "
-                   "gets; put what follows into {} or into the loss function",
-                   op_, chain_.back().path, chain_.back().path);
+    LOCKSTEP_CHECK(
+        result.ref() == passed_[0].ref(),
+        "{}: the model's forward returns something else than the result of {}, which is what the loss function "
+        "gets; put what follows into {} or into the loss function",
+        op_, chain_.back().path, chain_.back().path);
   }
 
   bool has_failed() const { return has_failed_; }

@@ -54,7 +54,7 @@ void PipelineRunner::run_micro_batches(const StagedStep& step) const {
   LOCKSTEP_CHECK(!is_whole_,
                  "{}: a step was begun inside gathered, where each rank has all stages; call it after gathered", op_);
   const ProgressGuard progress(group.get());
-  messages_.begin_step();
+  messages_.begin_step({.evaluates = step.plan.evaluates, .samples = step.plan.samples});
   PipelineStep own(*this, messages_, step);
   const Finally end([this] { step_ = nullptr; });
   step_ = &own;

@@ -50,8 +50,8 @@ class PipelineRunner final : public StageRunner {
   mutable StageTensors tensors_;
   mutable StageTies ties_;
   mutable StageMessages messages_;
-  mutable PipelineStep* step_ = nullptr;  // in progress
-  mutable bool is_whole_ = false;         // inside with_all_stages
+  mutable PipelineStep* step_ = nullptr;         // in progress
+  mutable bool is_whole_ = false;                // inside with_all_stages
   mutable std::array<bool, 2> is_checked_ = {};  // the root's forward, in evaluation and in training
 };
 

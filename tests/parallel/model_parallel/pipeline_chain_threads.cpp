@@ -26,9 +26,8 @@ struct ChainNet : nn::Module {
 const std::vector<std::string> kChainOfNet = {"in", "blocks.*", "out"};
 
 ls::Tensor train_once(par::Pipeline& run) {
-  return run.backward(ls::ones({4, 4}), ls::zeros({4, 4}), [&](const ls::Tensor& x, const ls::Tensor& y) {
-    return nn::MSELoss()(run.module()(x), y);
-  });
+  return run.backward(ls::ones({4, 4}), ls::zeros({4, 4}),
+                      [&](const ls::Tensor& x, const ls::Tensor& y) { return nn::MSELoss()(run.module()(x), y); });
 }
 
 // The error of the first step, on one rank and on both of two.
@@ -49,10 +48,11 @@ void check_forward_refused(const ChainNet::Body& body, const std::string& want) 
 TEST_CASE("a forward that does something else than its chain") {
   using In = const std::vector<ls::Tensor>&;
   using Net = const ChainNet&;
-  check_forward_refused([](Net net, In x) { return net.out(net.blocks(ls::tanh(net.in(x[0])))); },
-                        "Pipeline: the model's forward calls blocks.0 with other tensors than the result of in, which is "
-                        "all that its stage gets; put what is computed between the two into one of them, or name its "
-                        "module in .chain");
+  check_forward_refused(
+      [](Net net, In x) { return net.out(net.blocks(ls::tanh(net.in(x[0])))); },
+      "Pipeline: the model's forward calls blocks.0 with other tensors than the result of in, which is "
+      "all that its stage gets; put what is computed between the two into one of them, or name its "
+      "module in .chain");
   check_forward_refused([](Net net, In x) { return net.out(net.blocks(net.tanh(net.in(x[0])))); },
                         "calls blocks.0 with other tensors than the result of in,");
   check_forward_refused(
@@ -75,18 +75,24 @@ TEST_CASE("a forward that does something else than its chain") {
   check_forward_refused([](Net net, In x) { return net.out(net.blocks(net.in(2 * x[0]))); },
                         "Pipeline: the model's forward calls in with other tensors than the model's inputs, which are "
                         "what its stage gets; put what prepares them into in");
-  check_forward_refused([](Net net, In x) { return net.out(net.blocks(net.in(x[0]))).flatten(); },
-                        "Pipeline: the model's forward returns something else than the result of out, which is what the "
-                        "loss function gets; put what follows into out or into the loss function");
-  check_forward_refused([](Net net, In x) { return net.out(net.blocks(net.in(x[0])).reshape({-1, 4, 1}).select(2, 0)); },
-                        "Pipeline: the model's forward does something else with the result of blocks.2 than to call the "
-                        "next module of the chain with it");
-  check_forward_refused([](Net net, In x) { return net.out(net.in(net.blocks(x[0]))); },
-                        "Pipeline: the model's forward calls blocks.0 where the chain has in; name the modules in .chain "
-                        "in the order of their calls");
-  check_forward_refused([](Net net, In x) { return net.out(net.blocks(net.blocks(net.in(x[0])))); },
-                        "Pipeline: the model's forward calls blocks.0 a second time, but a stage runs it once; give the "
-                        "chain one module for each call");
+  check_forward_refused(
+      [](Net net, In x) { return net.out(net.blocks(net.in(x[0]))).flatten(); },
+      "Pipeline: the model's forward returns something else than the result of out, which is what the "
+      "loss function gets; put what follows into out or into the loss function");
+  check_forward_refused(
+      [](Net net, In x) {
+        return net.out(net.blocks(net.in(x[0])).reshape({-1, 4, 1}).select(2, 0));
+      },
+      "Pipeline: the model's forward does something else with the result of blocks.2 than to call the "
+      "next module of the chain with it");
+  check_forward_refused(
+      [](Net net, In x) { return net.out(net.in(net.blocks(x[0]))); },
+      "Pipeline: the model's forward calls blocks.0 where the chain has in; name the modules in .chain "
+      "in the order of their calls");
+  check_forward_refused(
+      [](Net net, In x) { return net.out(net.blocks(net.blocks(net.in(x[0])))); },
+      "Pipeline: the model's forward calls blocks.0 a second time, but a stage runs it once; give the "
+      "chain one module for each call");
   check_forward_refused([](Net net, In x) { return net.blocks(net.in(x[0])); },
                         "Pipeline: the model's forward does not call out, which is in the chain, after blocks.2");
   check_forward_refused(
@@ -102,8 +108,7 @@ TEST_CASE("a forward that differs in training only, and the other way round") {
       const ls::Tensor y = own.out(own.blocks(own.in(x[0])));
       return own.is_training() == when ? ls::tanh(y) : y;
     });
-    par::Pipeline run(net, par::DeviceMesh(nullptr, {{"pp", 1}}),
-                      {.chain = kChainOfNet, .micro_batches_per_rank = 2});
+    par::Pipeline run(net, par::DeviceMesh(nullptr, {{"pp", 1}}), {.chain = kChainOfNet, .micro_batches_per_rank = 2});
     net.train(!when);
     train_once(run);
     net.train(when);
