@@ -7,6 +7,7 @@
 #include <string>
 
 #include "lockstep/base/check_internal.h"
+#include "lockstep/nn/module_runner_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::parallel {
@@ -16,7 +17,7 @@ bool are_same(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
   return std::ranges::equal(a, b, [](const Tensor& x, const Tensor& y) { return x.ref() == y.ref(); });
 }
 
-// Follows the calls of a chain's modules.
+// The calls that a model's forward makes of the modules of its chain.
 class ChainCalls {
  public:
   ChainCalls(const char* op, const std::vector<ChainModule>& chain, const std::vector<Tensor>& inputs)
@@ -49,18 +50,28 @@ class ChainCalls {
     return passed_[0];
   }
 
-  void end(const Tensor& result) const {
-    LOCKSTEP_CHECK(next_ == chain_.size(), "{}: the model's forward does not call {}, which is in the chain{}", op_,
-                   chain_[next_].path, next_ > 0 ? ", after " + chain_[next_ - 1].path : "");
+  // Calls forward(inputs), which makes these calls. Returns its result.
+  Tensor follow(const std::vector<Tensor>& inputs, nn::ModuleRunner::Forward forward) {
+    Tensor result;
+    try {
+      result = forward(inputs);
+    } catch (const std::exception& error) {
+      if (has_failed_) throw;
+      const std::string last = next_ > 0 ? "the result of " + chain_[next_ - 1].path : "its inputs";
+      throw InvalidArgument(fmt::format(
+          "{}: the model's forward does something else with {} than to call the next module of the chain; put "
+          "it into a module ({})",
+          op_, last, error.what()));
+    }
+    LOCKSTEP_CHECK(next_ == chain_.size(), "{}: the model's forward does not call {}, which is in the chain", op_,
+                   chain_[next_].path);
     LOCKSTEP_CHECK(
-        result.ref() == passed_[0].ref(),
+        are_same({result}, passed_),
         "{}: the model's forward returns something else than the result of {}, which is what the loss function "
         "gets; put what follows into {} or into the loss function",
         op_, chain_.back().path, chain_.back().path);
+    return result;
   }
-
-  bool has_failed() const { return has_failed_; }
-  std::string last() const { return next_ > 0 ? "the result of " + chain_[next_ - 1].path : "the model's inputs"; }
 
  private:
   const char* op_;
@@ -80,25 +91,28 @@ class ChainCall final : public nn::ModuleRunner {
   std::size_t link_;
 };
 
+// Of the model.
+class ModelCall final : public nn::ModuleRunner {
+ public:
+  explicit ModelCall(ChainCalls& calls) : calls_(calls) {}
+  Tensor run(const std::vector<Tensor>& inputs, Forward forward) const override {
+    return calls_.follow(inputs, forward);
+  }
+
+ private:
+  ChainCalls& calls_;
+};
+
 }  // namespace
 
-void check_chain_forward(const char* op, const std::vector<ChainModule>& chain, const std::vector<Tensor>& inputs,
-                         nn::ModuleRunner::Forward forward) {
+void check_chain_forward(const char* op, nn::Module& module, const std::vector<ChainModule>& chain,
+                         const std::vector<Tensor>& inputs) {
   ChainCalls calls(op, chain, inputs);
   std::vector<std::unique_ptr<nn::ReplacedCalls>> replaced;
   for (std::size_t k = 0; k < chain.size(); ++k)
     replaced.push_back(std::make_unique<nn::ReplacedCalls>(*chain[k].module, std::make_shared<ChainCall>(calls, k)));
-  Tensor result;
-  try {
-    result = forward(inputs);
-  } catch (const std::exception& error) {
-    if (calls.has_failed()) throw;
-    throw InvalidArgument(fmt::format(
-        "{}: the model's forward does something else with {} than to call the next module of the chain with it, as in "
-        "y = next(x); put it into one of the modules ({})",
-        op, calls.last(), error.what()));
-  }
-  calls.end(result);
+  const nn::ReplacedCalls of_model(module, std::make_shared<ModelCall>(calls));
+  inputs.size() == 1 ? module(inputs[0]) : module(inputs);
 }
 
 }  // namespace lockstep::parallel

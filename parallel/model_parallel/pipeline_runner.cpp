@@ -33,12 +33,7 @@ PipelineRunner::PipelineRunner(const char* op, nn::Module& root, std::shared_ptr
 }
 
 Tensor PipelineRunner::run(const std::vector<Tensor>& inputs, Forward forward) const {
-  if (step_) {
-    bool& is_checked = is_checked_[root_.is_training() ? 1 : 0];
-    if (!is_checked) check_chain_forward(op_, stages_.chain, inputs, forward);
-    is_checked = true;
-    return step_->run_root(inputs);
-  }
+  if (step_) return step_->run_root(inputs);
   LOCKSTEP_CHECK(stages_.ranks == 1 || is_whole_,
                  "{}: the module was called outside of a step, but this rank has some of its stages only; call "
                  "run.backward or run.evaluate, or call it inside run.gathered",
@@ -53,8 +48,11 @@ void PipelineRunner::run_micro_batches(const StagedStep& step) const {
   LOCKSTEP_CHECK(!step_, "{}: a step was begun inside a step, by its loss function; call run.backward after it", op_);
   LOCKSTEP_CHECK(!is_whole_,
                  "{}: a step was begun inside gathered, where each rank has all stages; call it after gathered", op_);
+  bool& is_checked = is_checked_[root_.is_training() ? 1 : 0];
+  if (!is_checked) check_chain_forward(op_, root_, stages_.chain, {step.batch.begin(), step.batch.end() - 1});
+  is_checked = true;
   const ProgressGuard progress(group.get());
-  messages_.begin_step({.evaluates = step.plan.evaluates, .samples = step.plan.samples});
+  messages_.begin_step();
   PipelineStep own(*this, messages_, step);
   const Finally end([this] { step_ = nullptr; });
   step_ = &own;

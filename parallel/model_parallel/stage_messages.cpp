@@ -7,8 +7,6 @@
 #include <span>
 #include <utility>
 
-#include <fmt/format.h>
-
 #include "lockstep/parallel/step/micro_batch_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
 
@@ -41,11 +39,10 @@ Tensor strided(const Shape& sizes, const Strides& strides, const TensorOptions& 
 // A message of a fixed size: it comes before a tensor, or acknowledges that a tensor has been taken from an outbox.
 struct StageMessages::Header {
   std::int64_t channel = 0, micro_batch = 0, is_acknowledgement = 0, is_in_outbox = 0, requires_grad = 0, positions = 0;
-  std::int64_t evaluates = 0, samples = 0;           // of the sender's step
   std::int64_t is_defined = 0, dtype = 0, dims = 0;  // of the tensor
   std::array<std::int64_t, kMaxDims> sizes = {}, strides = {};
 
-  static constexpr std::int64_t kNumbers = 11 + 2 * kMaxDims;
+  static constexpr std::int64_t kNumbers = 9 + 2 * kMaxDims;
   static Header of(const StageChannel& channel, int micro_batch, const Message& message);
   Tensor tensor(Device device) const {  // without values
     return strided(Shape(std::vector<std::int64_t>(sizes.begin(), sizes.begin() + dims)),
@@ -80,8 +77,6 @@ void StageMessages::send(const ScheduleAction& action, const Message& message) {
   const std::string name = action.to_string();
   wait_for_slot(channel, name);
   Header header = Header::of(channel, action.micro_batch, message);
-  header.evaluates = step_.evaluates ? 1 : 0;
-  header.samples = step_.samples;
   const Tensor payload = message.tensor.defined() ? compact(message.tensor.detach()) : Tensor();
   const bool has_payload = payload.defined() && payload.numel() > 0;
   if (has_payload) sent_bytes_ += bytes_of(payload);
@@ -120,7 +115,6 @@ void StageMessages::take_next(int rank, const std::string& name, Device device) 
   std::ranges::copy(std::as_bytes(numbers.span<std::int64_t>()), reinterpret_cast<std::byte*>(&header));
   const auto channel = StageChannel::at(static_cast<std::size_t>(header.channel));
   if (header.is_acknowledgement) return outboxes_.free_oldest(channel);
-  check_same_step({.evaluates = header.evaluates != 0, .samples = header.samples}, rank);
   Message message{.tensor = {}, .requires_grad = header.requires_grad != 0, .positions = header.positions};
   if (header.is_defined) {
     message.tensor = header.tensor(device);
@@ -133,16 +127,6 @@ void StageMessages::take_next(int rank, const std::string& name, Device device) 
     }
   }
   kept_.emplace(Key(channel.index(), static_cast<int>(header.micro_batch)), std::move(message));
-}
-
-void StageMessages::check_same_step(const Step& of_sender, int rank) const {
-  const auto text = [](const Step& step) {
-    return fmt::format("{} {} samples", step.evaluates ? "evaluates" : "trains on", step.samples);
-  };
-  if (of_sender == step_) return;
-  throw CommError(
-      fmt::format("rank {} {}, but rank {} {}; all ranks of a pipeline must call the same method with the same batch",
-                  rank, text(of_sender), group_->rank(), text(step_)));
 }
 
 void StageMessages::end_step() {

@@ -31,16 +31,11 @@ class StageMessages {
 
   StageMessages(std::shared_ptr<ProcessGroup> group, int stages);
 
-  struct Step {
-    bool evaluates = false;
-    std::int64_t samples = 0;  // of all micro-batches
-    bool operator==(const Step&) const = default;
-  };
-  void begin_step(const Step& step) { step_ = step, sent_bytes_ = 0; }
+  void begin_step() { sent_bytes_ = 0; }
   // `action` is one of the send kinds. Waits while kMessagesUnderWay earlier ones to the same stage are not received.
   void send(const ScheduleAction& action, const Message& message);
   // `action` is one of the receive kinds. The tensor is on `device`, a leaf, and has the strides of the one that was sent:
-  // the bits of a product may depend on them. Throws CommError if the sender is in another step.
+  // the bits of a product may depend on them.
   Message receive(const ScheduleAction& action, Device device);
   // Waits until the last messages are received.
   void end_step();
@@ -55,14 +50,12 @@ class StageMessages {
   struct Header;
   std::shared_ptr<Work> send_header(const Header& header, int to, const std::string& name);
   void wait_for_slot(const StageChannel& channel, const std::string& name);
-  void check_same_step(const Step& of_sender, int rank) const;
   void take_next(int rank, const std::string& name, Device device);
 
   std::shared_ptr<ProcessGroup> group_;
   StageOutboxes outboxes_;
   std::vector<std::deque<std::shared_ptr<Work>>> sends_;  // by channel: of tensors without an outbox
   std::map<Key, Message> kept_;
-  Step step_ = {};
   std::int64_t sent_bytes_ = 0;
 };
 

@@ -85,7 +85,8 @@ void DistributedTraining::run_micro_batches(const MicroBatchPlan& of_batch, cons
                                             std::vector<Tensor>& losses, FunctionRef<void()> before_last) {
   std::vector<std::shared_ptr<const SharedRunner>> runners = shared_runners(module);
   if (!runners.empty()) require_runner_ranks(mode, module, group.get());
-  stop_of_parts_ = check_same_batch_of_parts(mode, module, batch, wants_stop);
+  stop_of_parts_ =
+      check_same_step_of_parts(mode, module, batch, {.evaluates = of_batch.evaluates, .wants_stop = wants_stop});
   std::erase_if(runners, [](const auto& runner) { return runner->part != SharedRunner::Part::kSequence; });
   const auto runs = [&] {
     std::int64_t sum = 0;

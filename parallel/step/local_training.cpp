@@ -68,7 +68,7 @@ Tensor LocalTraining::run_step(const Batch& batch, MicroBatchLoss loss_fn) {
   const MicroBatchPlan plan = this->plan(batch);
   const StepScale scale = plan.scale();
   begin_step(/*is_of_user=*/false);
-  is_stopped_ = check_same_batch_of_parts(mode_, module_, batch, wants_stop_);
+  is_stopped_ = check_same_step_of_parts(mode_, module_, batch, {.wants_stop = wants_stop_});
   micro_batches_.update();
   AccumulatedGradients accumulated(micro_batches_.parameters());
   std::vector<Tensor> losses;
@@ -88,7 +88,7 @@ Tensor LocalTraining::evaluate(const Batch& batch, MicroBatchLoss loss_fn) {
     MicroBatchPlan plan = this->plan(batch);
     plan.evaluates = true;
     const StepScale scale = plan.scale();
-    is_stopped_ = check_same_batch_of_parts(mode_, module_, batch, wants_stop_);
+    is_stopped_ = check_same_step_of_parts(mode_, module_, batch, {.evaluates = true, .wants_stop = wants_stop_});
     std::vector<Tensor> losses;
     NoObserver none;
     micro_batches_.run(plan, 0, batch, loss_fn, losses, none, [] {});

@@ -80,11 +80,9 @@ TEST_CASE("a forward that does something else than its chain") {
       "Pipeline: the model's forward returns something else than the result of out, which is what the "
       "loss function gets; put what follows into out or into the loss function");
   check_forward_refused(
-      [](Net net, In x) {
-        return net.out(net.blocks(net.in(x[0])).reshape({-1, 4, 1}).select(2, 0));
-      },
+      [](Net net, In x) { return net.out(net.blocks(net.in(x[0])).select(1, 0)); },
       "Pipeline: the model's forward does something else with the result of blocks.2 than to call the "
-      "next module of the chain with it");
+      "next module of the chain; put it into a module (select: ");
   check_forward_refused(
       [](Net net, In x) { return net.out(net.in(net.blocks(x[0]))); },
       "Pipeline: the model's forward calls blocks.0 where the chain has in; name the modules in .chain "
@@ -94,7 +92,7 @@ TEST_CASE("a forward that does something else than its chain") {
       "Pipeline: the model's forward calls blocks.0 a second time, but a stage runs it once; give the "
       "chain one module for each call");
   check_forward_refused([](Net net, In x) { return net.blocks(net.in(x[0])); },
-                        "Pipeline: the model's forward does not call out, which is in the chain, after blocks.2");
+                        "Pipeline: the model's forward does not call out, which is in the chain");
   check_forward_refused(
       [](Net net, In x) {
         return net.out(ls::autograd::checkpoint([&](const ls::Tensor& y) { return net.blocks(y); }, net.in(x[0])));

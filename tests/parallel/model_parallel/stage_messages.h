@@ -55,7 +55,7 @@ inline void check_tensors(const Group& group) {
   const int rank = group->rank();
   StageMessages messages(group, 2);
   for (int round = 0; round < 3; ++round) {
-    messages.begin_step({});
+    messages.begin_step();
     const std::vector<ls::Tensor> tensors = {
         ls::arange(24, {.dtype = ls::kFloat32}).reshape({2, 3, 4}),
         ls::arange(24, {.dtype = ls::kFloat32}).reshape({2, 3, 4}).transpose(0, 2),
