@@ -33,6 +33,6 @@ int main(int, char** argv) {  // a file with a schedule
   const double sent = static_cast<double>(run.plan().boundary_bytes) * 1e-6;
   run.gathered([&] {  // all stages, for the hash
     if (group->rank() > 0) return;
-    std::printf("loss %.5f, hash %016lx, rank 0 sends %.2f MB\n", loss, nn::parameter_hash(model), sent);
+    std::printf("loss %.4f   rank 0 sends %.2f MB   hash %016lx\n", loss, sent, nn::parameter_hash(model));
   });
 }
