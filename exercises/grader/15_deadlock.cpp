@@ -1,8 +1,8 @@
 // Exercise 15: a schedule in which no rank can go on: the actions at which the ranks stop, and a table without deadlock.
 #include <algorithm>
 #include <fstream>
-#include <map>
 #include <optional>
+#include <utility>
 
 #include "harness.h"
 
@@ -20,8 +20,9 @@ struct Variant {
 Variant variant_of(std::uint64_t seed) {
   if (seed == 0) return {};
   Dice dice(seed);
-  const int rank = 1 + dice.roll(2);
-  return {.micro_batches = 7, .rank = rank, .micro_batch = dice.roll(3)};
+  constexpr std::pair<int, int> kPlaces[] = {{1, 0}, {1, 2}, {2, 0}, {2, 1}, {2, 2}};  // not that of seed 0
+  const auto& [rank, micro_batch] = kPlaces[dice.roll(5)];
+  return {.micro_batches = 7, .rank = rank, .micro_batch = micro_batch};
 }
 
 Rows rows_of(const par::ScheduleTable& table) {
