@@ -19,20 +19,22 @@ namespace {
 constexpr double kGiga = 1e9;
 constexpr std::int64_t kHeadSize = 64;
 
-// The GPT with heads of 64 numbers and as many heads as layers whose number of parameters is nearest.
+// The GPT with heads of 64 numbers, four times any number of them, and about as many layers as heads.
 plan::Gpt gpt_of(double parameters, plan::Gpt model) {
-  const auto with_layers = [&](std::int64_t layers) {
+  constexpr std::int64_t kStep = 4;
+  const auto with_heads = [&](std::int64_t heads) {
     plan::Gpt other = model;
-    other.layers = other.heads = layers;
-    other.width = kHeadSize * layers;
+    other.layers = other.heads = heads;
+    other.width = kHeadSize * heads;
     return other;
   };
-  std::int64_t layers = 1;
-  while (static_cast<double>(with_layers(layers + 1).parameters()) <= parameters) ++layers;
-  const plan::Gpt below = with_layers(layers), above = with_layers(layers + 1);
-  const bool is_above_nearer = static_cast<double>(above.parameters()) - parameters <
-                               std::abs(parameters - static_cast<double>(below.parameters()));
-  return is_above_nearer ? above : below;
+  std::int64_t heads = kStep;
+  while (static_cast<double>(with_heads(heads + kStep / 2).parameters()) <= parameters) heads += kStep;
+  plan::Gpt gpt = with_heads(heads);
+  const double of_block = static_cast<double>(gpt.width * (12 * gpt.width + 13)),
+               others = static_cast<double>(gpt.parameters()) - static_cast<double>(gpt.layers) * of_block;
+  gpt.layers = std::max<std::int64_t>(1, std::llround((parameters - others) / of_block));
+  return gpt;
 }
 
 // A profile's times, as those of one operation each. Its step has one micro-batch of this model.
@@ -160,18 +162,19 @@ std::string in_megabytes(double bytes) { return bytes > 0 ? fmt::format("{:.1f}"
 
 std::string feasible_text(const SeenPlan& seen) {
   std::string text = fmt::format(
-      "\n{:>3}  {:<22}  {:<23}  {:>9}  {:>10}  {:>6}  MB that a rank sends in a step\n"
-      "{:>3}  {:<22}  {:<23}  {:>9}  {:>10}  {:>6}  {:>9} {:>9} {:>9} {:>9}\n",
+      "\n{:>3}  {:<21}  {:<20} {:>7} {:>9} {:>5}  MB that a rank sends in a step\n"
+      "{:>3}  {:<21}  {:<20} {:>7} {:>9} {:>5}  {:>8} {:>8} {:>8} {:>8}\n",
       "", "", "", "memory", "step", "idle", "", "mesh", "mode", "GB", "ms", "%", "pp", "dp, fsdp", "cp", "tp");
   const std::size_t shown = std::min(seen.feasible.size(), static_cast<std::size_t>(seen.question.shown));
   for (std::size_t i = 0; i < shown; ++i) {
     const plan::Mesh& mesh = seen.feasible[i].mesh;
     const plan::Estimate& e = seen.feasible[i].estimate;
-    text += fmt::format("{:>3}  {:<22}  {:<23}  {:>9.2f}  {:>10.2f}  {:>6.1f}  {:>9} {:>9} {:>9} {:>9}\n", i + 1,
+    text += fmt::format("{:>3}  {:<21}  {:<20} {:>7.2f} {:>9.2f} {:>5.1f}  {:>8} {:>8} {:>8} {:>8}\n", i + 1,
                         mesh.axes(), mesh.mode(), static_cast<double>(e.memory) / kGiga, e.seconds * 1e3, 100 * e.idle,
                         in_megabytes(e.sent.pipeline), in_megabytes(e.sent.data), in_megabytes(e.sent.context),
                         in_megabytes(e.sent.tensor));
   }
+  text += "     memory: of the rank that needs most; idle: all but computing forward and backward\n";
   if (seen.feasible.size() > shown)
     text += fmt::format("     and {} that {} slower: --top {}\n",
                         count_text(static_cast<std::int64_t>(seen.feasible.size() - shown), "mesh"),

@@ -122,7 +122,6 @@ std::string Mesh::axes() const {
 
 std::string Mesh::mode() const {
   std::string text = pp > 1 ? par::name(schedule) : "";
-  if (chunks > 1) text += fmt::format(" x{}", chunks);
   if (fsdp > 1) text += fmt::format("{}stage {}", text.empty() ? "" : ", ", stage);
   return text;
 }

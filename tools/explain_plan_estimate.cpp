@@ -59,13 +59,15 @@ class Estimator {
   };
 
   double gather(double elements) const { return half_seconds(job_.link, gradient_ranks_, kItemBytes * elements); }
-  double reduce(double elements) const { return (mesh_.fsdp > 1 ? 1 : 2) * gather(elements); }
-  bool gathers() const { return mesh_.fsdp > 1 && mesh_.stage == 3; }
-  double after_step(const Rank& rank) const;
+  double reduce(double elements) const { return (is_sharded() ? 1 : 2) * gather(elements); }
+  bool is_sharded() const { return mesh_.fsdp > 1; }
+  bool gathers_always() const { return is_sharded() && mesh_.stage == 3; }
+  double optimizer(const Rank& rank) const;
   double reductions(const Rank& rank) const;
-  double chunk_seconds(std::size_t begin, std::size_t end, bool is_forward) const;
+  double chunk_seconds(std::size_t begin, std::size_t end, bool is_forward, bool gathers) const;
+  double first_gathers() const;
   void set_times(Rank& rank) const;
-  double micro_batch(bool is_last) const;
+  double micro_batch(bool is_first, bool is_last) const;
   double on_one_stage() const;
   double in_stages();
   void set_memory(Estimate& estimate) const;
@@ -95,14 +97,9 @@ Estimator::Estimator(const Job& job, const Mesh& mesh)
   }
 }
 
-// After the last backward: stages 1 and 2 gather the parameters of all units, stage 3 those of the next forward.
-double Estimator::after_step(const Rank& rank) const {
-  double seconds = 0;
-  for (const std::int64_t elements : rank.units) {
-    if (mesh_.fsdp > 1 && !gathers()) seconds += gather(static_cast<double>(elements));
-  }
+double Estimator::optimizer(const Rank& rank) const {
   const auto all = static_cast<double>(std::accumulate(rank.units.begin(), rank.units.end(), std::int64_t{0}));
-  return seconds + all * job_.speed.optimizer / (mesh_.fsdp > 1 ? gradient_ranks_ : 1);
+  return all * job_.speed.optimizer / (is_sharded() ? gradient_ranks_ : 1);
 }
 
 double Estimator::reductions(const Rank& rank) const {
@@ -111,13 +108,12 @@ double Estimator::reductions(const Rank& rank) const {
   return seconds;
 }
 
-// A forward or a backward of a chunk. With stage 3 each module's parameters are gathered first, while the module before
-// computes: docs/mesh.md, "With other axes".
-double Estimator::chunk_seconds(std::size_t begin, std::size_t end, bool is_forward) const {
+// A forward or a backward of a chunk. If parameters are gathered, those of a module are while the module before computes.
+double Estimator::chunk_seconds(std::size_t begin, std::size_t end, bool is_forward, bool gathers) const {
   Overlap overlap;
   const auto module = [&](std::size_t i) -> const ChainModule& { return chain_[is_forward ? begin + i : end - 1 - i]; };
   const auto start = [&](std::size_t i) {
-    return gathers() ? overlap.send(gather(static_cast<double>(module(i).parameters))) : 0;
+    return gathers ? overlap.send(gather(static_cast<double>(module(i).parameters))) : 0;
   };
   double gathered = start(0);
   for (std::size_t i = 0; i < end - begin; ++i) {
@@ -130,34 +126,44 @@ double Estimator::chunk_seconds(std::size_t begin, std::size_t end, bool is_forw
   return overlap.now();
 }
 
+// Stages 1 and 2 gather the parameters in the first forward of each model chunk, which the next stage waits for.
+double Estimator::first_gathers() const {
+  double seconds = 0;
+  for (std::size_t s = 0; s + 1 < begins_.size() && is_sharded() && !gathers_always(); ++s)
+    seconds +=
+        chunk_seconds(begins_[s], begins_[s + 1], true, true) - chunk_seconds(begins_[s], begins_[s + 1], true, false);
+  return seconds;
+}
+
 void Estimator::set_times(Rank& rank) const {
   for (const auto& [begin, end] : rank.parts) {
     double weights = 0;
     for (std::size_t k = begin; k < end; ++k) weights += chain_[k].backward_weight;
-    rank.forward += chunk_seconds(begin, end, true);
-    rank.backward_input += chunk_seconds(begin, end, false) - weights;
+    rank.forward += chunk_seconds(begin, end, true, gathers_always());
+    rank.backward_input += chunk_seconds(begin, end, false, gathers_always()) - weights;
     rank.backward_weight += weights;
   }
 }
 
-// Forward and backward of all modules on one rank, with gathers of stage 3 (the root and the last block only once), and in
-// the last micro-batch of a step reductions of gradients: those of a block start when its backward is done, those of the
-// root at the end.
-double Estimator::micro_batch(bool is_last) const {
+// Forward and backward of all modules on one rank, with gathers: of stage 3 always (the root and the last block only once),
+// of stages 1 and 2 in the first forward of a step. In its last backward, a block's gradients are reduced when they are
+// done, and those of the root at the end.
+double Estimator::micro_batch(bool is_first, bool is_last) const {
   const UnitElements& units = ranks_[0].units;
   const std::size_t blocks = units.size() - 1;
   const auto root = static_cast<double>(units[0]), each = static_cast<double>(units.back());
   Overlap overlap;
-  if (gathers()) overlap.wait(overlap.send(gather(root)));
-  const auto start = [&] { return gathers() ? overlap.send(gather(each)) : 0; };
+  const bool gathers_forward = gathers_always() || (is_sharded() && is_first);
+  const auto start = [&](bool gathers) { return gathers ? overlap.send(gather(each)) : 0; };
   const auto reduction = [&](double elements) {
     if (is_last && gradient_ranks_ > 1) overlap.send(reduce(elements));
   };
-  double gathered = start();
+  if (gathers_forward) overlap.wait(overlap.send(gather(root)));
+  double gathered = start(gathers_forward);
   overlap.compute(chain_[0].forward + chain_[0].forward_messages);
   for (std::size_t k = 1; k <= blocks; ++k) {
     overlap.wait(gathered);
-    if (k < blocks) gathered = start();
+    if (k < blocks) gathered = start(gathers_forward);
     overlap.compute(chain_[k].forward + chain_[k].forward_messages);
   }
   const ChainModule& head = chain_.back();
@@ -165,7 +171,7 @@ double Estimator::micro_batch(bool is_last) const {
                   head.backward_messages);
   for (std::size_t k = blocks; k >= 1; --k) {
     if (k < blocks) overlap.wait(gathered);
-    if (k > 1) gathered = start();
+    if (k > 1) gathered = start(gathers_always());
     overlap.compute(chain_[k].backward_input + chain_[k].backward_weight + chain_[k].backward_messages);
     reduction(each);
   }
@@ -175,7 +181,11 @@ double Estimator::micro_batch(bool is_last) const {
 }
 
 double Estimator::on_one_stage() const {
-  return (micro_batches_ - 1) * micro_batch(false) + micro_batch(true) + after_step(ranks_[0]);
+  const int m = micro_batches_;
+  double seconds = optimizer(ranks_[0]);
+  if (m == 1) return seconds + micro_batch(true, true);
+  if (m > 2) seconds += (m - 2) * micro_batch(false, false);
+  return seconds + micro_batch(true, false) + micro_batch(false, true);
 }
 
 double Estimator::boundary_bytes() const {
@@ -206,11 +216,12 @@ double Estimator::in_stages() {
   double seconds = 0;
   for (std::size_t r = 0; r < ranks_.size(); ++r) {
     in_flight_.push_back(timeline.ranks[r].in_flight);
-    const double reduced = timeline.ranks[r].actions.back().end + reductions(ranks_[r]);
-    seconds = std::max(seconds, reduced + after_step(ranks_[r]));
+    const double last = timeline.ranks[r].actions.back().end;
+    seconds = std::max(seconds, last + reductions(ranks_[r]) + optimizer(ranks_[r]));
   }
   const double shared = static_cast<double>(job_.model.vocabulary) / mesh_.tp * static_cast<double>(job_.model.width);
-  return seconds + (micro_batches_ - 1) * (slowest - mean) + 2 * job_.link.seconds(kItemBytes * shared);
+  return seconds + first_gathers() + (micro_batches_ - 1) * (slowest - mean) +
+         2 * job_.link.seconds(kItemBytes * shared);
 }
 
 void Estimator::set_memory(Estimate& estimate) const {
@@ -222,7 +233,7 @@ void Estimator::set_memory(Estimate& estimate) const {
       largest = std::max(largest, bytes);
     }
     const std::int64_t training =
-        memory_of(mesh_.fsdp > 1 ? mesh_.stage : 0, gradient_ranks_, micro_batches_, ranks_[r].units).total();
+        memory_of(is_sharded() ? mesh_.stage : 0, gradient_ranks_, micro_batches_, ranks_[r].units).total();
     estimate.memory = std::max(estimate.memory, training + in_flight_[r] * largest);
   }
 }
@@ -235,8 +246,8 @@ void Estimator::set_sent(Estimate& estimate) const {
     const UnitElements& units = ranks_[r].units;
     const auto all = static_cast<double>(std::accumulate(units.begin(), units.end(), std::int64_t{0}));
     double gathered = all;
-    if (gathers()) gathered = 2 * m * all;
-    if (gathers() && mesh_.pp == 1) gathered -= m * static_cast<double>(units.front() + units.back());
+    if (gathers_always()) gathered = 2 * m * all;
+    if (gathers_always() && mesh_.pp == 1) gathered -= m * static_cast<double>(units.front() + units.back());
     SentBytes sent{.data = share * kItemBytes * (all + gathered)};
     for (const auto& [begin, end] : ranks_[r].parts) {
       for (std::size_t k = begin; k < end; ++k) {
