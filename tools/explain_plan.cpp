@@ -162,19 +162,21 @@ std::string in_megabytes(double bytes) { return bytes > 0 ? fmt::format("{:.1f}"
 
 std::string feasible_text(const SeenPlan& seen) {
   std::string text = fmt::format(
-      "\n{:>3}  {:<21}  {:<20} {:>7} {:>9} {:>5}  MB that a rank sends in a step\n"
-      "{:>3}  {:<21}  {:<20} {:>7} {:>9} {:>5}  {:>8} {:>8} {:>8} {:>8}\n",
-      "", "", "", "memory", "step", "idle", "", "mesh", "mode", "GB", "ms", "%", "pp", "dp, fsdp", "cp", "tp");
+      "\n{:>3}  {:<21}  {:<20} {:>6} {:>6} {:>9} {:>5}  MB that a rank sends in a step\n"
+      "{:>3}  {:<21}  {:<20} {:>6} {:>6} {:>9} {:>5}  {:>8} {:>8} {:>8} {:>8}\n",
+      "", "", "", "memory", "activ.", "step", "idle", "", "mesh", "mode", "GB", "GB", "ms", "%", "pp", "dp, fsdp", "cp",
+      "tp");
   const std::size_t shown = std::min(seen.feasible.size(), static_cast<std::size_t>(seen.question.shown));
   for (std::size_t i = 0; i < shown; ++i) {
     const plan::Mesh& mesh = seen.feasible[i].mesh;
     const plan::Estimate& e = seen.feasible[i].estimate;
-    text += fmt::format("{:>3}  {:<21}  {:<20} {:>7.2f} {:>9.2f} {:>5.1f}  {:>8} {:>8} {:>8} {:>8}\n", i + 1,
-                        mesh.axes(), mesh.mode(), static_cast<double>(e.memory) / kGiga, e.seconds * 1e3, 100 * e.idle,
+    text += fmt::format("{:>3}  {:<21}  {:<20} {:>6.2f} {:>6.2f} {:>9.2f} {:>5.1f}  {:>8} {:>8} {:>8} {:>8}\n", i + 1,
+                        mesh.axes(), mesh.mode(), static_cast<double>(e.memory) / kGiga,
+                        static_cast<double>(e.activations) / kGiga, e.seconds * 1e3, 100 * e.idle,
                         in_megabytes(e.sent.pipeline), in_megabytes(e.sent.data), in_megabytes(e.sent.context),
                         in_megabytes(e.sent.tensor));
   }
-  text += "     memory: of the rank that needs most; idle: all but computing forward and backward\n";
+  text += "     memory: of the rank that needs most, with activations; idle: all but computing forward and backward\n";
   if (seen.feasible.size() > shown)
     text += fmt::format("     and {} that {} slower: --top {}\n",
                         count_text(static_cast<std::int64_t>(seen.feasible.size() - shown), "mesh"),

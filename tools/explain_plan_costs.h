@@ -79,9 +79,10 @@ struct SentBytes {
 };
 
 struct Estimate {
-  std::int64_t memory = 0;  // bytes of the rank that needs most
-  double seconds = 0;       // of a step
-  double idle = 0;          // share of the step in which a rank does not compute, mean over ranks
+  std::int64_t memory = 0;       // bytes of the rank that needs most
+  std::int64_t activations = 0;  // those of its activations
+  double seconds = 0;            // of a step
+  double idle = 0;               // share of the step in which a rank does not compute, mean over ranks
   SentBytes sent;
   std::vector<std::size_t> begins;  // of stages, in modules of the chain
 };

@@ -1,5 +1,6 @@
 // The memory, the bytes and the time of a step on a mesh, from the modules of its chain.
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "tools/explain_memory.h"
@@ -73,6 +74,7 @@ class Estimator {
   void set_memory(Estimate& estimate) const;
   void set_sent(Estimate& estimate) const;
   double boundary_bytes() const;
+  double unit_bytes(std::int64_t elements) const;
 
   const Job& job_;
   const Mesh& mesh_;
@@ -188,6 +190,13 @@ double Estimator::on_one_stage() const {
   return seconds + micro_batch(true, false) + micro_batch(false, true);
 }
 
+double Estimator::unit_bytes(std::int64_t elements) const {
+  constexpr double kLine = 64;
+  const double bytes = kItemBytes * static_cast<double>(elements),
+               multiple = is_sharded() ? kLine * gradient_ranks_ : 1;
+  return std::ceil(bytes / multiple) * multiple;
+}
+
 double Estimator::boundary_bytes() const {
   return kItemBytes * static_cast<double>(job_.sequences * job_.model.context / mesh_.cp * job_.model.width) +
          kHeaderBytes;
@@ -234,21 +243,25 @@ void Estimator::set_memory(Estimate& estimate) const {
     }
     const std::int64_t training =
         memory_of(is_sharded() ? mesh_.stage : 0, gradient_ranks_, micro_batches_, ranks_[r].units).total();
-    estimate.memory = std::max(estimate.memory, training + in_flight_[r] * largest);
+    const std::int64_t activations = in_flight_[r] * largest;
+    if (training + activations <= estimate.memory) continue;
+    estimate.memory = training + activations;
+    estimate.activations = activations;
   }
 }
 
-// All-reduces of gradients, or reduce-scatters and all-gathers: ShardedDataParallel::plan. Stage 3 gathers each unit for
-// each forward and backward, on one stage the root and the last block only once.
+// All-reduces of gradients; or reduce-scatters, and all-gathers of parameters, as ShardedDataParallel::plan has them, with
+// its padding. Stage 3 gathers each unit for each forward and backward, on one stage the root and the last block only once.
 void Estimator::set_sent(Estimate& estimate) const {
   const double share = (gradient_ranks_ - 1.0) / gradient_ranks_, m = micro_batches_;
   for (std::size_t r = 0; r < ranks_.size(); ++r) {
-    const UnitElements& units = ranks_[r].units;
-    const auto all = static_cast<double>(std::accumulate(units.begin(), units.end(), std::int64_t{0}));
+    std::vector<double> units;  // bytes
+    for (const std::int64_t elements : ranks_[r].units) units.push_back(unit_bytes(elements));
+    const double all = std::accumulate(units.begin(), units.end(), 0.0);
     double gathered = all;
     if (gathers_always()) gathered = 2 * m * all;
-    if (gathers_always() && mesh_.pp == 1) gathered -= m * static_cast<double>(units.front() + units.back());
-    SentBytes sent{.data = share * kItemBytes * (all + gathered)};
+    if (gathers_always() && mesh_.pp == 1) gathered -= m * (units.front() + units.back());
+    SentBytes sent{.data = share * (all + gathered)};
     for (const auto& [begin, end] : ranks_[r].parts) {
       for (std::size_t k = begin; k < end; ++k) {
         sent.tensor += m * chain_[k].tensor_bytes;

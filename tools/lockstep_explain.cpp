@@ -202,8 +202,8 @@ CLI::App& declare_plan(CLI::App& app, Arguments& arguments) {
   plan.add_option("--vocabulary", question.model.vocabulary, "tokens")->check(size);
   plan.add_option(
           "--parameters", question.parameters,
-          "the GPT of about this size with 64 numbers in a head and a head for each layer, instead of --layers, "
-          "--width and --heads")
+          "a GPT of about this size, with heads of 64 numbers and about as many layers as heads, instead of "
+          "--layers, --width and --heads")
       ->default_str("")
       ->check(command_line::range(1e3, 1e13));
   plan.add_option("--ranks", question.ranks, "number of ranks, all of which the mesh has")
