@@ -69,6 +69,13 @@ std::vector<plan::Mesh> all_meshes(int ranks) {
   return meshes;
 }
 
+std::string count_text(std::int64_t n, const char* noun) {
+  return fmt::format("{} {}{}", n, noun,
+                     n == 1                                                              ? ""
+                     : noun == std::string("micro-batch") || noun == std::string("mesh") ? "es"
+                                                                                         : "s");
+}
+
 struct Refusal {
   std::string why, way_out;
 };
@@ -90,7 +97,7 @@ std::optional<Refusal> refusal_of(const plan::Job& job, const plan::Mesh& mesh) 
   if (mesh.dp > 1 && mesh.fsdp > 1)
     return Refusal{"dp and fsdp both above 1 is not supported", "give their ranks to one of them"};
   if (all % n != 0 || (n > 1 && (!is_power(all / n) || (mesh.cp > 1 && !is_power(all)))))
-    return Refusal{fmt::format("{} micro-batches cannot be shared with equal bits", all),
+    return Refusal{fmt::format("{} cannot be shared with equal bits", count_text(all, "micro-batch")),
                    fmt::format("--micro-batches {}", next_micro_batches(all, n, mesh.cp > 1))};
   if (m.heads % mesh.tp != 0)
     return Refusal{fmt::format("tp does not divide {} heads", m.heads),
@@ -127,20 +134,19 @@ class Refusals {
   std::map<std::string, RefusedMeshes> all_;
 };
 
-std::string in_gigabytes(double bytes) { return fmt::format("{:.2f} GB", bytes / kGiga); }
+// Two decimals, or four of little memory.
+std::string memory_cell(std::int64_t bytes) {
+  const double gigabytes = static_cast<double>(bytes) / kGiga;
+  return gigabytes < 0.1 ? fmt::format("{:.4f}", gigabytes) : fmt::format("{:.2f}", gigabytes);
+}
+
+std::string in_gigabytes(double bytes) { return memory_cell(static_cast<std::int64_t>(bytes)) + " GB"; }
 
 // A mesh in each of its modes.
 std::vector<PlannedMesh> estimates_of(const plan::Job& job, const plan::Mesh& axes) {
   std::vector<PlannedMesh> all;
   for (const plan::Mesh& mesh : modes_of(job, axes)) all.push_back({mesh, plan::estimate(job, mesh)});
   return all;
-}
-
-std::string count_text(std::int64_t n, const char* noun) {
-  return fmt::format("{} {}{}", n, noun,
-                     n == 1                                                              ? ""
-                     : noun == std::string("micro-batch") || noun == std::string("mesh") ? "es"
-                                                                                         : "s");
 }
 
 std::string question_text(const SeenPlan& seen) {
@@ -170,11 +176,10 @@ std::string feasible_text(const SeenPlan& seen) {
   for (std::size_t i = 0; i < shown; ++i) {
     const plan::Mesh& mesh = seen.feasible[i].mesh;
     const plan::Estimate& e = seen.feasible[i].estimate;
-    text += fmt::format("{:>3}  {:<21}  {:<20} {:>6.2f} {:>6.2f} {:>9.2f} {:>5.1f}  {:>8} {:>8} {:>8} {:>8}\n", i + 1,
-                        mesh.axes(), mesh.mode(), static_cast<double>(e.memory) / kGiga,
-                        static_cast<double>(e.activations) / kGiga, e.seconds * 1e3, 100 * e.idle,
-                        in_megabytes(e.sent.pipeline), in_megabytes(e.sent.data), in_megabytes(e.sent.context),
-                        in_megabytes(e.sent.tensor));
+    text += fmt::format("{:>3}  {:<21}  {:<20} {:>6} {:>6} {:>9.2f} {:>5.1f}  {:>8} {:>8} {:>8} {:>8}\n", i + 1,
+                        mesh.axes(), mesh.mode(), memory_cell(e.memory), memory_cell(e.activations), e.seconds * 1e3,
+                        100 * e.idle, in_megabytes(e.sent.pipeline), in_megabytes(e.sent.data),
+                        in_megabytes(e.sent.context), in_megabytes(e.sent.tensor));
   }
   text += "     memory: of the rank that needs most, with activations; idle: all but computing forward and backward\n";
   if (seen.feasible.size() > shown)
