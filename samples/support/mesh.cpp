@@ -12,7 +12,7 @@ namespace par = lockstep::parallel;
 
 std::vector<par::MeshAxis> mesh_of(const Options& options, int ranks) {
   if (!options.mesh.empty()) return parse_mesh(options.mesh);
-  return {{options.strategy == "context" ? "cp" : options.strategy == "tensor" ? "tp" : "dp", ranks}};
+  return {{axis_of(options.strategy), ranks}};
 }
 
 int ranks_along(const std::vector<par::MeshAxis>& mesh, const std::string& axis) {

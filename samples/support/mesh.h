@@ -1,4 +1,4 @@
-// The mesh of the strategies "context", "tensor" and "parallel".
+// The mesh of the strategies "context", "tensor", "pipeline", "model_parallel" and "parallel".
 #pragma once
 
 #include <vector>
@@ -9,7 +9,8 @@
 
 namespace samples {
 
-// The axes of --mesh; without it, all ranks along cp or, for "tensor", tp. For another strategy: all ranks along dp.
+// The axes of --mesh; without it, all ranks along cp, tp or pp for the strategies that are named after these axes. For
+// another strategy: all ranks along dp.
 std::vector<lockstep::parallel::MeshAxis> mesh_of(const Options& options, int ranks);
 // The number of ranks along the axis; 1 without it.
 int ranks_along(const std::vector<lockstep::parallel::MeshAxis>& mesh, const std::string& axis);
