@@ -67,9 +67,9 @@ void check_pipeline(const Options& options, int ranks) {
   if (const std::int64_t stages = std::int64_t{along} * chunks, modules = gpt.layers + 2; stages > modules)
     throw lockstep::InvalidArgument(fmt::format(
         "--layers {} makes a chain of {} modules, with embed and head, for {} stages ({} ranks along pp with {} model "
-        "chunk{} each); use --layers {}, fewer ranks{}",
+        "chunk{} each); use --layers {}, or fewer ranks{}",
         gpt.layers, modules, stages, along, chunks, chunks == 1 ? "" : "s", stages - 2,
-        chunks == 1 ? "" : " or fewer --chunks"));
+        chunks == 1 ? "" : " or --chunks"));
   if (is_free && options.schedule == "interleaved" && micro_batches_of_rank(options, ranks) % along != 0) {
     const std::int64_t unit = std::int64_t{along} * sharing;
     throw lockstep::InvalidArgument(fmt::format(

@@ -1,0 +1,74 @@
+// char_gpt with stages of the model on ranks along pp: the bits of one partition, schedules, resumed runs, and errors.
+#include "tests/samples/mesh_runs.h"
+
+TEST_CASE("char_gpt: a pipeline has the bits of accumulated micro-batches, with every schedule and on every mesh") {
+  const std::string want = hash_of({"--strategy", "accumulate", "--untied"});
+  CHECK(hash_of({"--strategy", "pipeline", "--untied"}) == want);
+  CHECK(hash_of({"--strategy", "model_parallel", "-n", "4", "--untied"}) == want);
+  CHECK(hash_of({"--strategy", "pipeline", "-n", "4", "--schedule", "gpipe", "--untied", "--recompute"}) == want);
+  CHECK(hash_of({"--strategy", "pipeline", "--schedule", "interleaved", "--chunks", "2", "--untied"}) == want);
+  CHECK(hash_of({"--mesh", "pp=2,dp=2", "--untied"}) == want);
+  CHECK(hash_of({"--strategy", "pipeline", "--mesh", "fsdp=2,pp=2", "--untied"}) == want);
+  CHECK(hash_of({"--mesh", "dp=2,pp=2", "--schedule", "zb1p", "--untied"}) == want);
+}
+
+TEST_CASE("char_gpt: where embedding and logits share a weight, a pipeline has the bits of one rank with its chain") {
+  const std::string want = hash_of({"--mesh", "pp=1"});
+  CHECK(hash_of({"--strategy", "pipeline"}) == want);
+  CHECK(hash_of({"--strategy", "pipeline", "-n", "4", "--schedule", "zb1p"}) == want);
+  CHECK(hash_of({"--strategy", "model_parallel"}) == want);
+  CHECK(hash_of({"--strategy", "accumulate"}) != want);
+}
+
+TEST_CASE("char_gpt: stages, tensor slices and sequence blocks") {
+  CHECK(hash_of({"--mesh", "pp=2,tp=2"}) == hash_of({"--mesh", "pp=1,tp=2"}));
+  CHECK(hash_of({"--mesh", "pp=2,cp=2"}) == hash_of({"--mesh", "pp=1,cp=2"}));
+}
+
+TEST_CASE("char_gpt: a run of one process continues as a pipeline, and that as another, with the same bits") {
+  const auto train = [](const std::string& out, const std::string& epochs, const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = {"--epochs", epochs, "--save-every", "1", "--lr", "0.001", "--untied"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Finished finished = run("char_gpt", small(out, arguments));
+    CAPTURE(finished.output);
+    REQUIRE(finished.code == 0);
+    return finished.output;
+  };
+  const std::string out = fresh("stages_resumed"), whole = fresh("stages_whole");
+  train(out, "1", {"--strategy", "accumulate"});
+  CHECK(contains(train(out, "2", {"--strategy", "pipeline", "--resume", "yes"}), "Going on from"));
+  const std::string output = train(out, "3", {"--mesh", "pp=2,dp=2", "--resume", "yes"});
+  CHECK(contains(output, "\ntest accuracy "));
+  CHECK(lines(output).back().size() == 5);  // the generated text, which only the main rank prints
+  train(whole, "1", {"--strategy", "accumulate"});
+  train(whole, "2", {"--strategy", "accumulate", "--resume", "yes"});
+  train(whole, "3", {"--strategy", "accumulate", "--resume", "yes"});
+  CHECK(read_file(out + "/model.safetensors") == read_file(whole + "/model.safetensors"));
+  CHECK(metrics_without_times(out) == metrics_without_times(whole));
+}
+
+TEST_CASE("char_gpt: errors of pipelines name the option and the fix") {
+  CHECK(contains(error_of({"--strategy", "pipeline", "--mesh", "dp=2"}),
+                 "--mesh: dp=2 has no axis pp with several ranks, which --strategy pipeline needs, as pp=2"));
+  CHECK(contains(error_of({"--strategy", "pipeline", "-n", "5"}),
+                 "--layers 2 makes a chain of 4 modules, with embed and head, for 5 stages (5 ranks along pp with 1 "
+                 "model chunk each); use --layers 3, or fewer ranks\n"));
+  CHECK(contains(error_of({"--strategy", "pipeline", "--chunks", "2"}),
+                 "--chunks: 2 are for --schedule interleaved, and the schedule is 1f1b; add --schedule interleaved"));
+  CHECK(contains(error_of({"--strategy", "pipeline", "--schedule", "interleaved", "--chunks", "3"}),
+                 "6 stages (2 ranks along pp with 3 model chunks each); use --layers 4, or fewer ranks or --chunks"));
+  CHECK(contains(error_of({"--mesh", "pp=2,dp=4", "--schedule", "interleaved"}),
+                 "--micro-batches 4 gives each pipeline 1, but --schedule interleaved needs a multiple of its 2 ranks; "
+                 "use --micro-batches 8, or --schedule 1f1b"));
+  CHECK(contains(error_of({"--mesh", "dp=2", "--schedule", "gpipe"}),
+                 "--schedule: is for ranks along pp, and --mesh dp=2 has none; add pp=2 to the mesh"));
+  CHECK(contains(error_of({"--strategy", "ddp", "--schedule", "gpipe"}),
+                 "--schedule: is for --strategy pipeline, parallel, compare only, and the strategy is ddp"));
+  CHECK(contains(error_of({"--strategy", "model_parallel", "--schedule", "gpipe"}), "--schedule: is for --strategy "));
+  CHECK(contains(error_of({"--strategy", "pipeline", "--schedule", "zb1p", "--recompute"}),
+                 "each of which would recompute the blocks; use --schedule 1f1b, or leave --recompute out"));
+  CHECK(contains(error_of({"--mesh", "pp=2,fsdp=2", "--schedule", "zb1p"}),
+                 "of --mesh pp=2,fsdp=2; use --schedule 1f1b, or dp in place of fsdp"));
+  CHECK(contains(error_of({"--strategy", "pipeline", "--schedule", "2f2b"}), "--schedule: 2f2b not in {"));
+  CHECK(!std::filesystem::exists("errors/result.json"));
+}
