@@ -28,7 +28,7 @@ int data_ranks(const Options& options, int ranks) {
 
 int tensor_slices(const Options& options, int ranks) {
   if (!has_mesh(options.strategy)) return 1;
-  const bool is_given = options.tensor_slices > 0 && options.strategy != "context";
+  const bool is_given = options.tensor_slices > 0 && (options.strategy == "tensor" || options.strategy == "parallel");
   return is_given ? options.tensor_slices : ranks_along(mesh_of(options, ranks), "tp");
 }
 

@@ -47,6 +47,35 @@ TEST_CASE("char_gpt: a run of one process continues as a pipeline, and that as a
   CHECK(metrics_without_times(out) == metrics_without_times(whole));
 }
 
+TEST_CASE("char_gpt: --strategies all shows every strategy, with idle time and bytes by axis") {
+  const Finished finished =
+      run("char_gpt", small(fresh("all_compared"), {"--strategy", "compare", "--strategies", "all", "--epochs", "1",
+                                                    "-n", "2", "--dropout", "0"}));
+  CAPTURE(finished.output);
+  REQUIRE(finished.code == 0);
+  CHECK(contains(finished.output,
+                 "accumulate, dp, ddp, zero1, zero2, zero2_offload, zero3 and zero3_offload end with "
+                 "bitwise identical parameters.\n"));
+  CHECK(contains(finished.output, "\nmodel_parallel and pipeline end with bitwise identical parameters.\n"));
+  CHECK(contains(finished.output, "\npipeline has two gradient sums of the weight that embed and head share"));
+  CHECK(contains(finished.output, "\ncontext has 2 sequence blocks (zigzag), and so another order of sums"));
+  CHECK(contains(finished.output, "\ntensor has 2 tensor slices, and so another order of sums"));
+  const auto of = [](const char* name) { return result(std::string("all_compared/") + name); };
+  // 2 ranks and 4 micro-batches: (p - 1) / (M + p - 1), and one rank at a time.
+  CHECK(of("pipeline")["idle"].get<double>() == doctest::Approx(0.2));
+  CHECK(of("model_parallel")["idle"].get<double>() == doctest::Approx(0.5));
+  CHECK(of("tensor")["idle"].is_null());
+  for (const auto& [name, axis] : {std::pair("pipeline", "pp"), {"context", "cp"}, {"tensor", "tp"}}) {
+    CAPTURE(name);
+    std::int64_t all = 0;
+    for (const auto& bytes : of(name)["bytes_in_steps"]) all += bytes.get<std::int64_t>();
+    CHECK(of(name)["bytes_by_axis"] == nlohmann::json{{axis, all}});
+    CHECK(all > 0);
+  }
+  CHECK(of("pipeline")["bytes_in_steps"]["activations"] > 0);
+  CHECK(of("pipeline")["memory"]["parameters"] < of("ddp")["memory"]["parameters"]);
+}
+
 TEST_CASE("char_gpt: errors of pipelines name the option and the fix") {
   CHECK(contains(error_of({"--strategy", "pipeline", "--mesh", "dp=2"}),
                  "--mesh: dp=2 has no axis pp with several ranks, which --strategy pipeline needs, as pp=2"));
