@@ -20,6 +20,14 @@ int ranks_along(const std::vector<par::MeshAxis>& mesh, const std::string& axis)
   return found == mesh.end() ? 1 : found->size;
 }
 
+int coordinate(const std::vector<par::MeshAxis>& mesh, const std::string& axis, int rank) {
+  for (auto each = mesh.rbegin(); each != mesh.rend(); ++each) {
+    if (each->name == axis) return rank % each->size;
+    rank /= each->size;
+  }
+  return 0;
+}
+
 int data_ranks(const Options& options, int ranks) {
   if (!has_mesh(options.strategy)) return ranks;
   const std::vector<par::MeshAxis> mesh = mesh_of(options, ranks);
