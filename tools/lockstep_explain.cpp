@@ -206,10 +206,9 @@ CLI::App& declare_plan(CLI::App& app, Arguments& arguments) {
   plan.add_option("--context", question.model.context, "positions of a sequence")
       ->check(command_line::range(std::int64_t{1}, std::int64_t{10'000'000}));
   plan.add_option("--vocabulary", question.model.vocabulary, "tokens")->check(size);
-  plan.add_option(
-          "--parameters", question.parameters,
-          "a GPT of about this size, with heads of 64 numbers and about as many layers as heads, instead of "
-          "--layers, --width and --heads")
+  plan.add_option("--parameters", question.parameters,
+                  "a GPT of about this size, with heads of 64 numbers and about as many layers as heads, instead of "
+                  "--layers, --width and --heads")
       ->default_str("")
       ->check(command_line::range(1e3, 1e13));
   plan.add_option("--ranks", question.ranks, "number of ranks, all of which the mesh has")
