@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstdint>
 
 namespace samples {
@@ -27,6 +28,7 @@ std::int64_t now_ms() {
 // A signal that arrives again has its default effect, except within kSameRequest: `timeout` and job scripts send a
 // signal to the program and again to its process group.
 void on_signal(int signal) {
+  const int error = errno;  // of the interrupted code, which may be about to read it
   caught.store(signal);
   const std::int64_t now = now_ms();
   std::int64_t first = 0;
@@ -37,6 +39,7 @@ void on_signal(int signal) {
   // The next signal kills the process, so show the cursor now.
   if (cursor_hidden.load()) [[maybe_unused]]
     const auto written = write(STDOUT_FILENO, "\x1b[?25h", 6);
+  errno = error;
 }
 
 }  // namespace

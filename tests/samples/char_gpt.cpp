@@ -140,7 +140,7 @@ TEST_CASE("char_gpt: after Ctrl-C, and after kill -9, the same command ends with
     Process process(kProgram, long_run(out));
     REQUIRE(eventually([&] { return std::filesystem::exists(out + "/checkpoint.safetensors"); }));
     process.signal(signal);
-    REQUIRE(process.wait() == (signal == SIGINT ? 130 : -SIGKILL));
+    process.require_end(signal == SIGINT ? 130 : -SIGKILL);
     CHECK(epochs_written(out) < kEpochs);
     const Finished second = run(kProgram, long_run(out));
     CHECK(second.code == 0);

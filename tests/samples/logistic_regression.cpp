@@ -62,7 +62,7 @@ TEST_CASE("after Ctrl-C the same command continues and ends with the bits of an 
   Process process(kProgram, long_run(fresh("interrupted")));
   REQUIRE(eventually([] { return epochs_written("interrupted") >= 30; }));
   process.signal(SIGINT);
-  REQUIRE(process.wait() == 130);
+  process.require_end(130);
   CHECK(contains(process.output(),
                  "logistic_regression --out interrupted --epochs " + std::to_string(kEpochs) + " --lr 0.01"));
   CHECK(epochs_written("interrupted") < kEpochs);
@@ -81,7 +81,7 @@ TEST_CASE("the command that is printed after a stop does not discard the checkpo
     Process process(kProgram, arguments);
     REQUIRE(eventually([] { return epochs_written("stopped") >= 3; }));
     process.signal(SIGINT);
-    REQUIRE(process.wait() == 130);
+    process.require_end(130);
     CHECK(lines(process.output())
               .back()
               .ends_with("logistic_regression --out stopped --epochs " + std::to_string(kEpochs) + " --lr 0.01"));
@@ -94,7 +94,7 @@ TEST_CASE("after kill -9 the same command continues from the last checkpoint and
   Process process(kProgram, arguments);
   REQUIRE(eventually([] { return std::filesystem::exists("killed/checkpoint.safetensors"); }));
   process.signal(SIGKILL);
-  REQUIRE(process.wait() == -SIGKILL);
+  process.require_end(-SIGKILL);
   const Finished second = run(kProgram, arguments);
   CHECK(second.code == 0);
   CHECK(contains(second.output, "Going on from killed/checkpoint.safetensors"));
@@ -105,7 +105,7 @@ TEST_CASE("SIGTERM saves like Ctrl-C, and determines the exit code") {
   Process process(kProgram, long_run(fresh("terminated")));
   REQUIRE(eventually([] { return epochs_written("terminated") >= 3; }));
   process.signal(SIGTERM);
-  CHECK(process.wait() == 128 + SIGTERM);
+  process.require_end(128 + SIGTERM);
   CHECK(std::filesystem::exists("terminated/checkpoint.safetensors"));
 }
 
@@ -113,7 +113,7 @@ TEST_CASE("the checkpoint of an unfinished run with other settings is kept, not 
   Process process(kProgram, long_run(fresh("aside")));
   REQUIRE(eventually([] { return epochs_written("aside") >= 3; }));
   process.signal(SIGINT);
-  REQUIRE(process.wait() == 130);
+  process.require_end(130);
   const std::string unfinished = read_file("aside/checkpoint.safetensors");
   const Finished other = run(kProgram, {"--out", "aside", "--epochs", "3"});
   CHECK(other.code == 0);

@@ -45,7 +45,7 @@ TEST_CASE("char_gpt: a rank of a mesh is killed after a checkpoint; its mesh and
   const pid_t rank = find_rank(killed.pid(), 2);
   REQUIRE(rank > 0);
   kill(rank, SIGKILL);
-  CHECK(killed.wait() == 128 + SIGKILL);
+  killed.require_end(128 + SIGKILL);
   CHECK_MESSAGE(contains(killed.output(), "First to fail: rank 2"), killed.output());
   REQUIRE(epochs_written("mesh_killed") < 20);
   for (const std::string mesh : {"dp=2,cp=2", "cp=2,dp=1", "cp=2,fsdp=2"}) {

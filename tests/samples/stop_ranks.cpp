@@ -26,7 +26,7 @@ void start_and_stop(const std::string& out, const std::vector<std::string>& mode
   Process process(kProgram, long_run(fresh(out), mode));
   REQUIRE(eventually([&] { return epochs_written(out) >= 30; }));
   process.signal(signal);
-  REQUIRE(process.wait() == 128 + signal);
+  process.require_end(128 + signal);
   CAPTURE(process.output());
   CHECK(contains(process.output(), "Stopped in epoch "));
   CHECK(lines(process.output())
@@ -71,7 +71,7 @@ TEST_CASE("a signal to one rank alone stops all of them after the same step") {
   const pid_t rank = find_rank(process.pid(), 1);
   REQUIRE(rank > 0);
   kill(rank, SIGTERM);
-  CHECK(process.wait() == 128 + SIGTERM);
+  process.require_end(128 + SIGTERM);
   CHECK(contains(process.output(), "Stopped in epoch "));
   go_on("one_signal", kAccumulate);
 }
@@ -84,7 +84,7 @@ TEST_CASE("a rank that is killed is named, and the run continues from the checkp
   const pid_t rank = find_rank(process.pid(), 1);
   REQUIRE(rank > 0);
   kill(rank, SIGKILL);
-  CHECK(process.wait() == 128 + SIGKILL);
+  process.require_end(128 + SIGKILL);
   CHECK(contains(process.output(), "rank 1 (pid " + std::to_string(rank) + ") was killed by signal 9"));
   go_on("killed_rank", kAccumulate);
 }

@@ -120,7 +120,7 @@ TEST_CASE("a sharded run that was stopped continues with another stage and other
   Process process(kProgram, long_run(fresh("stopped"), sharded("zero2")));
   REQUIRE(eventually([] { return epochs_written("stopped") >= 30; }));
   process.signal(SIGINT);
-  REQUIRE(process.wait() == 130);
+  process.require_end(130);
   CHECK(contains(process.output(), "Stopped in epoch "));
   for (const std::vector<std::string>& other :
        {sharded("zero3", "4"), sharded("zero1", "1"),
@@ -146,7 +146,7 @@ TEST_CASE("a checkpoint of every second epoch: after kill -9 of a rank the shard
   const pid_t rank = find_rank(process.pid(), 1);
   REQUIRE(rank > 0);
   kill(rank, SIGKILL);
-  CHECK(process.wait() == 128 + SIGKILL);
+  process.require_end(128 + SIGKILL);
   const Finished finished = run(kProgram, arguments);
   CAPTURE(finished.output);
   REQUIRE(finished.code == 0);

@@ -81,6 +81,12 @@ class Process {
     output_ = read_file(path_);
     return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
   }
+  // Waits for the end, which must be this one as wait() returns it. A failure shows the output.
+  void require_end(int code) {
+    const int ended = wait();
+    CAPTURE(output_);
+    REQUIRE(ended == code);
+  }
   const std::string& output() const { return output_; }
   const std::string& output_path() const { return path_; }  // grows while the program runs
 
