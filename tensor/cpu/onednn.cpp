@@ -4,6 +4,7 @@
 
 #if LOCKSTEP_HAS_ONEDNN
 #include <dnnl.h>
+#include <signal.h>
 
 extern "C" {  // functions of libgomp, which oneDNN uses; only some compilers install its header
 int omp_get_max_threads();
@@ -32,6 +33,38 @@ class OneThread {
  private:
   int before_;
 };
+
+// Blocks signals. On AVX-512, products of oneDNN (seen in 2.6.3) point the stack register into a buffer of the heap: the
+// frame of a signal handler, of some kilobytes, would overwrite the heap in front of the buffer.
+class NoSignals {
+ public:
+  NoSignals() {
+    if (is_needed()) ::pthread_sigmask(SIG_BLOCK, &all(), &before_);
+  }
+  ~NoSignals() {
+    if (is_needed()) ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  NoSignals(const NoSignals&) = delete;
+  NoSignals& operator=(const NoSignals&) = delete;
+
+ private:
+  static bool is_needed() {
+    static const bool result = (dnnl_get_effective_cpu_isa() & kAvx512) == kAvx512;
+    return result;
+  }
+  static const sigset_t& all() {
+    static const sigset_t result = [] {
+      sigset_t set;
+      sigfillset(&set);
+      for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT}) sigdelset(&set, fault);
+      return set;
+    }();
+    return result;
+  }
+
+  static constexpr unsigned kAvx512 = dnnl_cpu_isa_avx512_core;
+  sigset_t before_;
+};
 }  // namespace
 
 bool has_onednn() { return true; }
@@ -43,6 +76,7 @@ std::string onednn_version() {
 void onednn_sgemm(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t n, std::int64_t k, const float* a,
                   std::int64_t lda, const float* b, std::int64_t ldb, float* out, std::int64_t ldc) {
   const OneThread one_thread;
+  const NoSignals no_signals;
   const dnnl_status_t status =
       dnnl_sgemm(transpose_a ? 'T' : 'N', transpose_b ? 'T' : 'N', m, n, k, 1.0f, a, lda, b, ldb, 0.0f, out, ldc);
   if (status != dnnl_success)
