@@ -39,7 +39,9 @@ class OneThread {
 class NoSignals {
  public:
   NoSignals() {
-    if (is_needed()) ::pthread_sigmask(SIG_BLOCK, &all(), &before_);
+    if (!is_needed()) return;
+    const sigset_t wanted = all();
+    ::pthread_sigmask(SIG_BLOCK, &wanted, &before_);
   }
   ~NoSignals() {
     if (is_needed()) ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
@@ -52,14 +54,12 @@ class NoSignals {
     static const bool result = (dnnl_get_effective_cpu_isa() & kAvx512) == kAvx512;
     return result;
   }
-  static const sigset_t& all() {
-    static const sigset_t result = [] {
-      sigset_t set;
-      sigfillset(&set);
-      for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT}) sigdelset(&set, fault);
-      return set;
-    }();
-    return result;
+  // All but those that a fault in the product itself would raise.
+  static sigset_t all() {
+    sigset_t set;
+    sigfillset(&set);
+    for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT}) sigdelset(&set, fault);
+    return set;
   }
 
   static constexpr unsigned kAvx512 = dnnl_cpu_isa_avx512_core;
