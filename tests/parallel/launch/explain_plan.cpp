@@ -356,7 +356,8 @@ TEST_CASE("plan: meshes that Parallel refuses are counted, with the least that h
   std::map<std::string, std::pair<int, std::string>> refused;
   int all = 0;
   for (const RefusedMeshes& each : seen.refused) refused[each.why] = {each.count, each.way_out}, all += each.count;
-  CHECK(all + seen.feasible.size() == 35);  // 8 = 2 x 2 x 2: each factor goes to one of five axes, (3 + 4 over 4) ways
+  CHECK(all + static_cast<int>(seen.feasible.size()) ==
+        35);  // 8 = 2 x 2 x 2: each factor goes to one of five axes, (3 + 4 over 4) ways
   CHECK(refused["tp does not divide 6 heads"].second == "a model with 8 heads");
   CHECK(refused["6 micro-batches cannot be shared with equal bits"].second == "--micro-batches 8");
   CHECK(refused["dp and fsdp both above 1 is not supported"].first == 5);
