@@ -23,7 +23,7 @@ namespace {
 // An event as stored in a ring.
 struct Packed {
   std::uint64_t begin, end;  // ticks of the clock
-  std::int64_t bytes;
+  std::int64_t bytes;        // of an action: its stage and micro-batch
   std::int32_t id;
   std::uint16_t group;
   std::int16_t from, to;
@@ -158,6 +158,11 @@ std::int64_t system_ns() {
 
 Moment moment() { return {.ticks = detail::trace_clock(), .ns = system_ns()}; }
 
+// Both numbers of an action as one; either may be -1.
+std::int64_t stage_and_micro_batch(const TraceLabels& labels) {
+  return (std::int64_t{labels.stage} << 32) | static_cast<std::uint32_t>(labels.micro_batch);
+}
+
 TraceEvent unpack(const Packed& packed, int thread, const Moment& begin, const Moment& end) {
   const double ns_per_tick = end.ticks > begin.ticks
                                  ? static_cast<double>(end.ns - begin.ns) / static_cast<double>(end.ticks - begin.ticks)
@@ -165,25 +170,29 @@ TraceEvent unpack(const Packed& packed, int thread, const Moment& begin, const M
   const auto ns = [&](std::uint64_t ticks) {
     return begin.ns + static_cast<std::int64_t>(ns_per_tick * static_cast<double>(ticks - begin.ticks));
   };
+  const bool is_action = packed.kind == TraceKind::kAction;
   return {.kind = packed.kind,
           .name = std::string(packed.name, strnlen(packed.name, sizeof(packed.name))),
           .thread = thread,
           .begin = ns(packed.begin),
           .end = ns(packed.end),
-          .labels = {.bytes = packed.bytes,
+          .labels = {.bytes = is_action ? -1 : packed.bytes,
                      .from = packed.from,
                      .to = packed.to,
                      .id = packed.id,
                      .phase = packed.phase,
-                     .group = packed.group}};
+                     .group = packed.group,
+                     .stage = is_action ? static_cast<int>(packed.bytes >> 32) : -1,
+                     .micro_batch = is_action ? static_cast<int>(packed.bytes) : -1}};
 }
 
 }  // namespace
 
 const char* name(TraceKind kind) {
   constexpr const char* kNames[kTraceKindCount] = {
-      "user",       "step", "replica",      "forward",         "backward",    "optimizer", "kernel", "copy",
-      "collective", "wait", "bucket ready", "bucket launched", "bucket done", "hops",      "memory", "plan"};
+      "user",        "step", "replica",    "forward", "backward",     "optimizer",
+      "kernel",      "copy", "collective", "wait",    "bucket ready", "bucket launched",
+      "bucket done", "hops", "memory",     "plan",    "action"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 
@@ -208,7 +217,7 @@ void add_trace_event(TraceKind kind, std::string_view name, std::uint64_t begin,
   if (!ring) return;
   Packed event{.begin = begin,
                .end = end,
-               .bytes = labels.bytes,
+               .bytes = kind == TraceKind::kAction ? stage_and_micro_batch(labels) : labels.bytes,
                .id = static_cast<std::int32_t>(labels.id),
                .group = static_cast<std::uint16_t>(labels.group),
                .from = static_cast<std::int16_t>(labels.from),

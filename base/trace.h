@@ -46,8 +46,11 @@ enum class TraceKind : std::uint8_t {
   kHops,  ///< one step of a simulated collective (parallel/simulate/hops.h); id: the step; from: the sender; bytes: sent
   kMemory,  ///< no duration: what trace_memory records
   kPlan,    ///< no duration: a value of ShardedDataParallel::plan; bytes: the value
+  /// An action of a pipeline's schedule, with its name in the table, as 0F3; id: the row. Receives include the wait.
+  /// REDUCE_GRAD has no duration: the gradients of the stage are complete.
+  kAction,
 };
-inline constexpr int kTraceKindCount = 16;  ///< number of kinds
+inline constexpr int kTraceKindCount = 17;  ///< number of kinds
 const char* name(TraceKind kind);           ///< "forward"
 
 inline constexpr std::size_t kTraceNameLength = 28;  ///< bytes of an event's name; longer names are cut off
@@ -59,6 +62,8 @@ struct TraceLabels {
   std::int64_t id = -1;     ///< see TraceKind
   int phase = -1;           ///< parallel::Phase
   int group = 0;            ///< of a collective: 0, or the number of the split group
+  int stage = -1;           ///< of an action; rank stage % ranks of the pipeline has it as chunk stage / ranks
+  int micro_batch = -1;     ///< of an action; an action has no bytes
 };
 
 /// One event of a thread.

@@ -46,6 +46,8 @@ void put_labels(Text& out, const TraceLabels& labels) {
   put_one("id", labels.id);
   put_one("phase", labels.phase);
   if (labels.group != 0) put_one("group", labels.group);
+  put_one("stage", labels.stage);
+  put_one("micro_batch", labels.micro_batch);
   put(out, "}}");
 }
 

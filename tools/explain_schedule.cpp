@@ -8,9 +8,13 @@
 #include <cmath>
 #include <cstdint>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/parallel/schedule/schedule_internal.h"
+#include "tools/report/causes.h"
+#include "tools/report/chrome_trace.h"
 
 namespace par = lockstep::parallel;
 
@@ -62,10 +66,27 @@ std::string plural(int count, const std::string& noun) {
 
 std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
 
+par::Timeline simulated(const par::ScheduleTable& table, const par::ScheduleCosts& costs,
+                        const std::optional<report::PipelineProfile>& profile) {
+  if (!profile) return par::simulate(table, costs);
+  return par::simulate(table, profile->stages_for(table.stages()), profile->link);
+}
+
+std::optional<report::PipelineProfile> read_pipeline(const std::string& path) {
+  if (path.empty()) return std::nullopt;
+  auto profile = report::pipeline_profile(report::read_chrome_trace(path));
+  if (!profile)
+    throw lockstep::IoError(fmt::format(
+        "{}: there is no complete step of a pipeline; trace a step of Pipeline or Parallel on all its ranks, "
+        "and gather the traces (docs/traces.md)",
+        path));
+  return profile;
+}
+
 // The closed form of the step time, with its value.
 std::string formula_text(const SeenSchedule& seen) {
   const auto schedule = find_schedule(seen.question.schedule);
-  if (!schedule) return "";
+  if (!schedule || seen.profile) return "";
   const double f = seen.costs.forward, i = seen.costs.backward_input, w = seen.costs.backward_weight;
   const int p = seen.table.ranks(), m = seen.table.micro_batches(), v = seen.table.chunks();
   const double work = m * (f + i + w);
@@ -95,7 +116,7 @@ std::string ranks_text(const SeenSchedule& seen) {
   std::string text = "\nrank  computes  idle      holds at most\n";
   for (int rank = 0; rank < seen.table.ranks(); ++rank) {
     const par::Timeline::Rank& own = seen.timeline.ranks[static_cast<std::size_t>(rank)];
-    text += fmt::format("{:>4}  {:<8g}  {:<8}  {}\n", rank, seen.work(), percent(own.idle),
+    text += fmt::format("{:>4}  {:<8}  {:<8}  {}\n", rank, seen.time(seen.work(rank)), percent(own.idle),
                         plural(own.in_flight, "activation"));
   }
   return text;
@@ -114,19 +135,73 @@ std::string comparison_text(const SeenSchedule& seen) {
     if (is_interleaved && m % p != 0) continue;
     const int chunks = is_interleaved ? std::max(2, seen.table.chunks()) : 1;
     if (std::int64_t{p} * m * chunks > par::kMaxScheduleCells) continue;
-    const par::Timeline timeline = par::simulate(par::ScheduleTable::make(schedule, p, m, chunks), seen.costs);
-    text += fmt::format("{:<11}  {:<6}  {:<8g}  {:<8}  {:g}\n", par::name(schedule), chunks, timeline.seconds,
+    const par::Timeline timeline =
+        simulated(par::ScheduleTable::make(schedule, p, m, chunks), seen.costs, seen.profile);
+    text += fmt::format("{:<11}  {:<6}  {:<8}  {:<8}  {:g}\n", par::name(schedule), chunks, seen.time(timeline.seconds),
                         percent(timeline.idle), static_cast<double>(timeline.ranks[0].in_flight) / chunks);
   }
   return text;
 }
 
+// The measured times that the simulation has used.
+std::string costs_text(const SeenSchedule& seen) {
+  if (!seen.profile)
+    return fmt::format("With F {:g}, I {:g}, W {:g} and B = I + W for a micro-batch in all chunks of a rank\n",
+                       seen.costs.forward, seen.costs.backward_input, seen.costs.backward_weight);
+  const report::PipelineProfile& profile = *seen.profile;
+  std::string text =
+      fmt::format("Times for a micro-batch from {}: medians over {} of {} and {}\n", seen.question.profile,
+                  plural(static_cast<int>(profile.steps.size()), "step"), plural(profile.table.ranks(), "rank"),
+                  plural(profile.table.micro_batches(), "micro-batch"));
+  text += profile.is_split ? "stage  F         I         W\n" : "stage  F         B\n";
+  for (std::size_t stage = 0; stage < profile.stages.size(); ++stage) {
+    const auto& [forward, input, weight] = profile.stages[stage];
+    text += profile.is_split ? fmt::format("{:>5}  {:<8}  {:<8}  {}\n", stage, seen.time(forward), seen.time(input),
+                                           seen.time(weight))
+                             : fmt::format("{:>5}  {:<8}  {}\n", stage, seen.time(forward), seen.time(input + weight));
+  }
+  if (!profile.is_split) text += "The trace does not tell I and W apart: each is taken as half of B.\n";
+  return text + (profile.table.ranks() > 1
+                     ? fmt::format("A message arrives {} after its send.\n\n", seen.time(profile.link.latency))
+                     : "\n");
+}
+
+// The measured step next to the predicted one.
+std::string measured_text(const SeenSchedule& seen) {
+  if (!seen.profile) return "";
+  if (!seen.is_measured()) return "measured    the trace has another schedule\n";
+  const double measured = seen.profile->nanoseconds;
+  return fmt::format("measured    {}, idle {}; the prediction is {:+.1f} % off\n", seen.time(measured),
+                     percent(seen.profile->idle), 100 * (seen.timeline.seconds / measured - 1));
+}
+
 }  // namespace
 
+double SeenSchedule::work(int rank) const {
+  double sum = 0;
+  for (const par::Timeline::Timed& each : timeline.ranks[static_cast<std::size_t>(rank)].actions)
+    sum += each.end - each.begin;
+  return sum;
+}
+
 double SeenSchedule::work() const {
-  double seconds = 0;
-  for (const par::Timeline::Timed& each : timeline.ranks[0].actions) seconds += each.end - each.begin;
-  return seconds;
+  double sum = 0;
+  for (int rank = 0; rank < table.ranks(); ++rank) sum += work(rank);
+  return sum / table.ranks();
+}
+
+bool SeenSchedule::is_measured() const {
+  if (!profile || profile->table.ranks() != table.ranks()) return false;
+  for (int rank = 0; rank < table.ranks(); ++rank) {
+    std::vector<par::ScheduleAction> actions = table.actions(rank);
+    std::erase_if(actions, [](const par::ScheduleAction& action) { return !par::is_computing(action.kind); });
+    if (actions != profile->table.actions(rank)) return false;
+  }
+  return true;
+}
+
+std::string SeenSchedule::time(double time) const {
+  return profile ? report::time_text(std::llround(time)) : fmt::format("{:g}", time);
 }
 
 bool is_schedule_file(const ScheduleQuestion& question) {
@@ -134,10 +209,14 @@ bool is_schedule_file(const ScheduleQuestion& question) {
 }
 
 SeenSchedule schedule_of(const ScheduleQuestion& question) {
-  par::ScheduleTable table = table_of(question);
-  const par::ScheduleCosts costs = parse_costs(question.costs);
-  par::Timeline timeline = par::simulate(table, costs);
-  return {question, std::move(table), costs, std::move(timeline)};
+  std::optional<report::PipelineProfile> profile = read_pipeline(question.profile);
+  ScheduleQuestion own = question;
+  if (profile && !own.has_ranks) own.ranks = profile->table.ranks();
+  if (profile && !own.has_micro_batches) own.micro_batches = profile->table.micro_batches();
+  par::ScheduleTable table = table_of(own);
+  const par::ScheduleCosts costs = parse_costs(own.costs);
+  par::Timeline timeline = simulated(table, costs, profile);
+  return {std::move(own), std::move(table), costs, std::move(profile), std::move(timeline)};
 }
 
 std::string schedule_title(const SeenSchedule& seen) {
@@ -157,11 +236,9 @@ std::string schedule_text(const SeenSchedule& seen) {
   return fmt::format(
              "{}\n0F3: stage 0, forward, micro-batch 3. B is backward: I, the gradients of inputs, and W, those of\n"
              "parameters.{}\n\n{}\n"
-             "With F {:g}, I {:g}, W {:g} and B = I + W for a micro-batch in all chunks of a rank\n"
-             "step        {:g}{}\nidle        {} of the step, {} of the work\n{}",
+             "{}step        {}{}\n{}idle        {} of the step, {} of the work\n{}",
              schedule_title(seen), has_messages ? "" : " A column is a time step if each action takes one.", rows,
-             seen.costs.forward, seen.costs.backward_input, seen.costs.backward_weight, seen.timeline.seconds,
-             formula_text(seen), percent(seen.timeline.idle), percent(seen.timeline.seconds / seen.work() - 1),
-             ranks_text(seen)) +
+             costs_text(seen), seen.time(seen.timeline.seconds), formula_text(seen), measured_text(seen),
+             percent(seen.timeline.idle), percent(seen.timeline.seconds / seen.work() - 1), ranks_text(seen)) +
          messages + "\n" + comparison_text(seen);
 }

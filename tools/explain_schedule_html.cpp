@@ -49,8 +49,8 @@ std::string figure(const SeenSchedule& seen, const std::string& label, const std
     const double seconds = seen.timeline.seconds * i / (kMarks - 1), x = x_of(seen, seconds);
     svg += fmt::format(
         "<line class='grid' x1='{0:.1f}' y1='0' x2='{0:.1f}' y2='{1:.1f}'/><text class='c' x='{0:.1f}' "
-        "y='{2:.1f}'>{3:.4g}</text>\n",
-        x, height - kAxis + 4, height - 6, seconds);
+        "y='{2:.1f}'>{3}</text>\n",
+        x, height - kAxis + 4, height - 6, seen.profile ? seen.time(seconds) : fmt::format("{:.4g}", seconds));
   }
   return svg + content + "</svg></figure>\n";
 }
@@ -66,9 +66,9 @@ std::string lanes_figure(const SeenSchedule& seen) {
       const int chunk = action.stage / ranks;
       boxes += fmt::format(
           "<rect class='cell' x='{:.1f}' y='{:.0f}' width='{:.1f}' height='{:.0f}' fill='{}' fill-opacity='{:.2f}'>"
-          "<title>{}: {} of stage {}, micro-batch {}, on rank {}: {:g} to {:g}</title></rect>",
+          "<title>{}: {} of stage {}, micro-batch {}, on rank {}: {} to {}</title></rect>",
           x, y, width, kLane - 4, kind.fill, kind.opacity + .4 * chunk / chunks, action.to_string(), kind.name,
-          action.stage, action.micro_batch, rank, begin, end);
+          action.stage, action.micro_batch, rank, seen.time(begin), seen.time(end));
       const std::string label = fmt::format("{}", action.micro_batch);
       if (width >= 4 + 8 * static_cast<double>(label.size()))
         boxes += fmt::format("<text class='c' x='{:.1f}' y='{:.0f}'>{}</text>\n", x + width / 2, y + 18, label);
@@ -124,12 +124,13 @@ std::string schedule_html(const SeenSchedule& seen) {
   const std::string title = "Pipeline " + escape_html(schedule_title(seen));
   const char* const chunks = seen.table.chunks() > 1 ? " Later chunks of a rank have stronger colours." : "";
   return html_page(
-      title, fmt::format("<h1>{}</h1>\n<p>A step takes {:g}; each rank computes for {:g} of it. Ranks are idle for "
+      title, fmt::format("<h1>{}</h1>\n<p>A step takes {}; each rank computes for {} of it{}. Ranks are idle for "
                          "<b>{:.1f} %</b> of the step: the bubble.</p>\n<h2>What each rank computes</h2>\n<p>{}The "
                          "number is the micro-batch.{}</p>\n{}<h2>Activations that each rank holds</h2>\n<p>From the "
                          "start of a forward to the end of its backward{}. The number is the most.</p>\n{}<h2>All "
                          "numbers</h2>\n<pre>{}</pre>\n",
-                         title, seen.timeline.seconds, seen.work(), 100 * seen.timeline.idle, legend(seen), chunks,
+                         title, seen.time(seen.timeline.seconds), seen.time(seen.work()),
+                         seen.profile ? " on average" : "", 100 * seen.timeline.idle, legend(seen), chunks,
                          lanes_figure(seen), seen.table.chunks() > 1 ? "; each is of one chunk" : "", held_figure(seen),
                          escape_html(schedule_text(seen))));
 }

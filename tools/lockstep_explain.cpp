@@ -184,6 +184,12 @@ CLI::App& declare_schedule(CLI::App& app, Arguments& arguments) {
       .add_option("--costs", question.costs,
                   "times of F, I and W: forward, gradients of inputs, gradients of parameters")
       ->type_name("F,I,W");
+  schedule
+      .add_option(
+          "--profile", question.profile,
+          "trace of a pipeline's steps, whose times replace --costs, and whose numbers are the defaults of --pp "
+          "and --micro-batches")
+      ->type_name("FILE");
   schedule.add_option("--csv", arguments.csv, "write the table to this file, as PyTorch does")->type_name("FILE");
   schedule.add_option("--html", arguments.html, "draw the time line as a page, into this file")->type_name("FILE");
   return schedule;
@@ -200,10 +206,9 @@ CLI::App& declare_plan(CLI::App& app, Arguments& arguments) {
   plan.add_option("--context", question.model.context, "positions of a sequence")
       ->check(command_line::range(std::int64_t{1}, std::int64_t{10'000'000}));
   plan.add_option("--vocabulary", question.model.vocabulary, "tokens")->check(size);
-  plan.add_option(
-          "--parameters", question.parameters,
-          "a GPT of about this size, with heads of 64 numbers and about as many layers as heads, instead of "
-          "--layers, --width and --heads")
+  plan.add_option("--parameters", question.parameters,
+                  "a GPT of about this size, with heads of 64 numbers and about as many layers as heads, instead of "
+                  "--layers, --width and --heads")
       ->default_str("")
       ->check(command_line::range(1e3, 1e13));
   plan.add_option("--ranks", question.ranks, "number of ranks, all of which the mesh has")
@@ -304,11 +309,15 @@ int explain_tensor(const Arguments& arguments) {
   return 0;
 }
 
-int explain_schedule(const CLI::App& app, const Arguments& arguments) {
+int explain_schedule(const CLI::App& app, Arguments& arguments) {
   for (const char* name : {"--pp", "--micro-batches", "--chunks"}) {
     if (!is_schedule_file(arguments.schedule) || app.count(name) == 0) continue;
     throw CLI::ValidationError(name, "is not for a file, which has its own\nLeave one of the two out");
   }
+  if (app.count("--costs") > 0 && app.count("--profile") > 0)
+    throw CLI::ValidationError("--costs", "is not for --profile, which has its own\nLeave one of the two out");
+  arguments.schedule.has_ranks = app.count("--pp") > 0;
+  arguments.schedule.has_micro_batches = app.count("--micro-batches") > 0;
   const SeenSchedule seen = schedule_of(arguments.schedule);
   if (const std::int64_t forwards = std::int64_t{seen.table.stages()} * seen.table.micro_batches();
       !arguments.html.empty() && forwards > kDrawnForwards)

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kMessages = 32;                  // round trips with each rank
 constexpr std::int64_t kMostEvents = 1 << 22;  // per rank
-constexpr std::int64_t kColumns = 14;          // per event: ten numbers and its name
+constexpr std::int64_t kColumns = 16;          // per event: twelve numbers and its name
 constexpr std::size_t kNameBytes = 4 * sizeof(std::int64_t);
 
 std::int64_t now_ns() {
@@ -64,7 +64,7 @@ using Row = std::span<std::int64_t, kColumns>;
 
 void pack(const TraceEvent& event, Row row) {
   const TraceLabels& labels = event.labels;
-  const std::array<std::int64_t, 10> fixed = {static_cast<std::int64_t>(event.kind),
+  const std::array<std::int64_t, 12> fixed = {static_cast<std::int64_t>(event.kind),
                                               event.thread,
                                               event.begin,
                                               event.end,
@@ -73,7 +73,9 @@ void pack(const TraceEvent& event, Row row) {
                                               labels.to,
                                               labels.id,
                                               labels.phase,
-                                              labels.group};
+                                              labels.group,
+                                              labels.stage,
+                                              labels.micro_batch};
   std::ranges::copy(fixed, row.begin());
   char text[kNameBytes] = {};
   event.name.copy(text, kNameBytes);
@@ -91,15 +93,21 @@ TraceEvent unpack(Row row, const Clock& clock, int rank) {
     throw CommError(fmt::format("gather_traces: rank {} sent an event of kind {}, expected 0 to {}", rank, row[0],
                                 kTraceKindCount - 1));
   char text[kNameBytes];
-  std::memcpy(text, &row[10], kNameBytes);
+  std::memcpy(text, &row[12], kNameBytes);
   const auto small = [&](std::size_t at) { return static_cast<int>(row[at]); };
   return {.kind = static_cast<TraceKind>(row[0]),
           .name = std::string(text, strnlen(text, kNameBytes)),
           .thread = small(1),
           .begin = shifted(row[2], clock.offset),
           .end = shifted(row[3], clock.offset),
-          .labels = {
-              .bytes = row[4], .from = small(5), .to = small(6), .id = row[7], .phase = small(8), .group = small(9)}};
+          .labels = {.bytes = row[4],
+                     .from = small(5),
+                     .to = small(6),
+                     .id = row[7],
+                     .phase = small(8),
+                     .group = small(9),
+                     .stage = small(10),
+                     .micro_batch = small(11)}};
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/base/check_internal.h"
+#include "lockstep/base/trace.h"
 #include "lockstep/nn/module_runner_internal.h"
 #include "lockstep/parallel/step/micro_batch_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
@@ -26,7 +27,7 @@ PipelineStep::PipelineStep(const PipelineRunner& pipeline, StageMessages& messag
 
 // In an evaluation only forwards have an effect.
 bool PipelineStep::is_left_out(const ScheduleAction& action) const {
-  return action.kind == ActionKind::kReduce || (plan_.evaluates && is_backward(action.kind));
+  return plan_.evaluates && is_backward(action.kind);
 }
 
 // A row of a micro-batch without samples. Ranks of other pipelines may have some, and communicate meanwhile.
@@ -47,9 +48,18 @@ void PipelineStep::run() {
     if (is_left_out(rows[row])) continue;
     run_at(fmt::format("micro-batch {} in stage {} (rank {}, row {} of the schedule: {})", m, stage, stages_.rank, row,
                        rows[row].to_string()),
-           [&] { rows[row].micro_batch < plan_.running() ? run(rows[row]) : skip(rows[row]); });
+           [&] { rows[row].micro_batch < plan_.running() ? run_traced(row) : skip(rows[row]); });
   }
   run_at(fmt::format("the end of the schedule (rank {})", stages_.rank), [&] { messages_.end_step(); });
+}
+
+void PipelineStep::run_traced(std::size_t row) {
+  const ScheduleAction& action = pipeline_.rows()[row];
+  const TraceTime begin = TraceTime::now();
+  run(action);
+  if (begin)
+    trace_event(TraceKind::kAction, action.to_string(), begin,
+                {.id = static_cast<std::int64_t>(row), .stage = action.stage, .micro_batch = action.micro_batch});
 }
 
 // Calls body(). If it throws, the group fails on all ranks: other stages wait for this one in the middle of the step.
@@ -74,6 +84,7 @@ void PipelineStep::run_at(const std::string& place, FunctionRef<void()> body) {
 
 void PipelineStep::run(const ScheduleAction& action) {
   const auto [kind, stage, m] = action;
+  if (kind == ActionKind::kReduce) return;  // the backward before it has passed the gradients on to the reductions
   Live& live = live_[{stage, m}];
   switch (kind) {
     case ActionKind::kReceiveForward:

@@ -41,6 +41,7 @@ class PipelineStep {
   void skip(const ScheduleAction& action);
   void run_at(const std::string& place, FunctionRef<void()> body);
   void run(const ScheduleAction& action);
+  void run_traced(std::size_t row);
   void forward(int stage, int m);
   Tensor loss(int m);
   Tensor run_chain(const std::vector<Tensor>& inputs);

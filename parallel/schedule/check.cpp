@@ -55,7 +55,7 @@ class Check {
     if (has_messages(rows_)) check_messages();
     const ScheduleRows all = with_messages(rows_, size_);
     check_order_of_messages(all);
-    ScheduleRun run(all, size_, {1, 1, 1, 1}, {}, /*has_timeline=*/false);
+    ScheduleRun run(all, size_, {{1, 1, 1, 1}}, {}, /*has_timeline=*/false);
     if (!run.run()) fail_deadlock(all, run);
     return size_;
   }

@@ -99,7 +99,7 @@ std::string ScheduleTable::to_string() const {
   std::size_t width = 0;  // of a cell
   if (is_in_steps) {
     const ScheduleRows all = with_messages(rows_, size);
-    ScheduleRun run(all, size, {1, 1, 1, 1}, {});
+    ScheduleRun run(all, size, {{1, 1, 1, 1}}, {});
     run.run();
     timeline = std::move(run).timeline();
     is_in_steps = timeline.seconds * ranks() <= kMostCellsInSteps;

@@ -1,6 +1,10 @@
 // A table on a simulated clock.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
+#include <string>
 #include <utility>
 
 #include "lockstep/base/check_internal.h"
@@ -8,9 +12,9 @@
 
 namespace lockstep::parallel {
 
-ScheduleRun::ScheduleRun(const ScheduleRows& rows, const ScheduleSize& size, const ActionSeconds& seconds,
+ScheduleRun::ScheduleRun(const ScheduleRows& rows, const ScheduleSize& size, std::vector<ActionSeconds> seconds,
                          const MessageTime& link, bool has_timeline)
-    : rows_(rows), size_(size), seconds_(seconds), link_(link), ranks_(rows.size()),
+    : rows_(rows), size_(size), seconds_(std::move(seconds)), link_(link), ranks_(rows.size()),
       channels_(2 * static_cast<std::size_t>(size.stages)), has_timeline_(has_timeline) {
   timeline_.ranks.resize(rows.size());
   timeline_.messages.resize(static_cast<std::size_t>(size.stages) - 1, 0);
@@ -84,7 +88,8 @@ void ScheduleRun::step(std::size_t rank, double when) {
 void ScheduleRun::compute(std::size_t rank, const ScheduleAction& action) {
   RankState& state = ranks_[rank];
   Timeline::Rank& seen = timeline_.ranks[rank];
-  const double begin = state.now, seconds = seconds_[static_cast<std::size_t>(action.kind)];
+  const ActionSeconds& of_stage = seconds_[seconds_.size() == 1 ? 0 : static_cast<std::size_t>(action.stage)];
+  const double begin = state.now, seconds = of_stage[static_cast<std::size_t>(action.kind)];
   state.now += seconds;
   state.busy += seconds;
   if (!has_timeline_) return;
@@ -107,23 +112,57 @@ Timeline ScheduleRun::timeline() && {
   return std::move(timeline_);
 }
 
-Timeline simulate(const ScheduleTable& table, const ScheduleCosts& costs) {
-  const std::pair<const char*, double> all[] = {{"forward", costs.forward},
-                                                {"backward_input", costs.backward_input},
-                                                {"backward_weight", costs.backward_weight},
-                                                {"link.latency", costs.link.latency},
-                                                {"link.transfer", costs.link.transfer}};
-  for (const auto& [what, seconds] : all)
-    LOCKSTEP_CHECK(std::isfinite(seconds) && seconds >= 0, "simulate: .{} is {} s, expected 0 or more", what, seconds);
+namespace {
+
+using NamedTimes = std::initializer_list<std::pair<const char*, double>>;
+
+void check_times(const NamedTimes& times, const std::string& where) {
+  for (const auto& [what, seconds] : times)
+    LOCKSTEP_CHECK(std::isfinite(seconds) && seconds >= 0, "simulate: {}.{} is {} s, expected 0 or more", where, what,
+                   seconds);
+}
+
+ActionSeconds seconds_of(double forward, double input, double weight) {
+  return {forward, input, weight, input + weight};
+}
+
+// `seconds`: by stage, or one for all stages.
+Timeline run_table(const ScheduleTable& table, std::vector<ActionSeconds> seconds, const MessageTime& link) {
+  check_times({{"link.latency", link.latency}, {"link.transfer", link.transfer}}, "");
   ScheduleRows rows;
   for (int rank = 0; rank < table.ranks(); ++rank) rows.push_back(table.actions(rank));
   const ScheduleSize size{table.ranks(), table.stages(), table.micro_batches()};
   rows = with_messages(rows, size);
-  const double f = costs.forward / table.chunks(), i = costs.backward_input / table.chunks(),
-               w = costs.backward_weight / table.chunks();
-  ScheduleRun run(rows, size, {f, i, w, i + w}, costs.link);
+  ScheduleRun run(rows, size, std::move(seconds), link);
   run.run();
   return std::move(run).timeline();
+}
+
+}  // namespace
+
+Timeline simulate(const ScheduleTable& table, const ScheduleCosts& costs) {
+  check_times({{"forward", costs.forward},
+               {"backward_input", costs.backward_input},
+               {"backward_weight", costs.backward_weight}},
+              "");
+  return run_table(table,
+                   {seconds_of(costs.forward / table.chunks(), costs.backward_input / table.chunks(),
+                               costs.backward_weight / table.chunks())},
+                   costs.link);
+}
+
+Timeline simulate(const ScheduleTable& table, const std::vector<StageCosts>& stages, const MessageTime& link) {
+  LOCKSTEP_CHECK(static_cast<int>(stages.size()) == table.stages(),
+                 "simulate: times of {} stages, but the table has {}; give one entry for each stage", stages.size(),
+                 table.stages());
+  std::vector<ActionSeconds> seconds;
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    const auto& [forward, input, weight] = stages[s];
+    check_times({{"forward", forward}, {"backward_input", input}, {"backward_weight", weight}},
+                fmt::format("stages[{}]", s));
+    seconds.push_back(seconds_of(forward, input, weight));
+  }
+  return run_table(table, std::move(seconds), link);
 }
 
 }  // namespace lockstep::parallel

@@ -104,6 +104,13 @@ struct ScheduleCosts {
   MessageTime link = {};       ///< times of each message
 };
 
+/// Times of one stage's actions for a micro-batch, in seconds.
+struct StageCosts {
+  double forward = 1;          ///< F
+  double backward_input = 1;   ///< I
+  double backward_weight = 1;  ///< W; B takes both
+};
+
 /// A simulated step.
 struct Timeline {
   /// An action that computes.
@@ -133,5 +140,7 @@ struct Timeline {
 /// Predicts a step. A rank begins an action when the one before is done and its inputs have arrived; it waits while two
 /// earlier messages to the same stage are not received. Throws InvalidArgument for a negative time.
 Timeline simulate(const ScheduleTable& table, const ScheduleCosts& costs);
+/// The same with times of each stage. Throws InvalidArgument also if `stages` has not one entry for each stage.
+Timeline simulate(const ScheduleTable& table, const std::vector<StageCosts>& stages, const MessageTime& link);
 
 }  // namespace lockstep::parallel

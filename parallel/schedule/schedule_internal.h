@@ -59,8 +59,9 @@ using ActionSeconds = std::array<double, 4>;
 // Runs rows with messages on a simulated clock, with messages of a channel in the order of sending.
 class ScheduleRun {
  public:
-  ScheduleRun(const ScheduleRows& rows, const ScheduleSize& size, const ActionSeconds& seconds, const MessageTime& link,
-              bool has_timeline = true);
+  // `seconds`: by stage, or one for all stages.
+  ScheduleRun(const ScheduleRows& rows, const ScheduleSize& size, std::vector<ActionSeconds> seconds,
+              const MessageTime& link, bool has_timeline = true);
   // Runs all actions. Returns false if no rank can go on.
   bool run();
   // The row at which a rank is, its size at the end.
@@ -86,7 +87,7 @@ class ScheduleRun {
 
   const ScheduleRows& rows_;
   ScheduleSize size_;
-  ActionSeconds seconds_;
+  std::vector<ActionSeconds> seconds_;
   MessageTime link_;
   std::vector<RankState> ranks_;
   std::vector<ChannelState> channels_;

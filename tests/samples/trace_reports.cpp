@@ -68,7 +68,8 @@ TEST_CASE("a trace that was written is read back with all events, labels and not
                   event(TraceKind::kBucketDone, "w", 3'100, 3'100, {.bytes = 8, .id = 0}),
                   event(TraceKind::kCopy, "inputs", 3'200, 3'300, all),
                   event(TraceKind::kMemory, "memory", 3'400, 3'400, {.bytes = 9'000'000'000}),
-                  event(TraceKind::kPlan, "planned memory", 3'500, 3'500, {.bytes = 7})};
+                  event(TraceKind::kPlan, "planned memory", 3'500, 3'500, {.bytes = 7}),
+                  event(TraceKind::kAction, "5RECV_F3", 3'600, 3'700, {.id = 12, .stage = 5, .micro_batch = 3})};
   first.notes = {{"parameter_hash", "00ff"}, {"say", "\"a\\b\""}};
   lockstep::write_chrome_trace("read_back.json", {first, Trace{.process = "ddp rank 1", .rank = 1}});
   const std::vector<Trace> traces = report::read_chrome_trace("read_back.json");
@@ -94,6 +95,8 @@ TEST_CASE("a trace that was written is read back with all events, labels and not
     CHECK(is.labels.id == was.labels.id);
     CHECK(is.labels.phase == was.labels.phase);
     CHECK(is.labels.group == was.labels.group);
+    CHECK(is.labels.stage == was.labels.stage);
+    CHECK(is.labels.micro_batch == was.labels.micro_batch);
   }
 }
 

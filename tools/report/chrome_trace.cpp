@@ -57,6 +57,8 @@ ls::TraceEvent to_event(const Json& json) {
   label("id", event.labels.id);
   label("phase", event.labels.phase);
   label("group", event.labels.group);
+  label("stage", event.labels.stage);
+  label("micro_batch", event.labels.micro_batch);
   return event;
 }
 

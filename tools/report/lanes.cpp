@@ -70,7 +70,7 @@ bool is_moment(TraceKind kind) {
 // Whether events of this kind are shown in a lane; the other kinds enclose them, or are values.
 bool is_shown(TraceKind kind) {
   return kind != TraceKind::kStep && kind != TraceKind::kReplica && kind != TraceKind::kHops &&
-         kind != TraceKind::kMemory && kind != TraceKind::kPlan;
+         kind != TraceKind::kMemory && kind != TraceKind::kPlan && kind != TraceKind::kAction;
 }
 
 // The replica that the event's thread was running; 0 outside of all replicas.

@@ -152,12 +152,33 @@ TEST_CASE("a link delays stages: its latency once for each boundary, its transfe
   CHECK(par::simulate(one, {.link = {.latency = 10}}).seconds == 8 * 3);
 }
 
+TEST_CASE("stages with equal times have the step of equal stages, and others the sum along their path") {
+  for (const Case& c : all_cases()) {
+    const auto table = par::ScheduleTable::make(c.schedule, c.ranks, c.micro_batches, c.chunks);
+    const par::StageCosts each{120.0 / c.chunks, 132.0 / c.chunks, 96.0 / c.chunks};
+    const std::vector<par::StageCosts> stages(static_cast<std::size_t>(table.stages()), each);
+    const double seconds = par::simulate(table, stages, {.latency = 7}).seconds;
+    CHECK(seconds == par::simulate(table, {120, 132, 96, {.latency = 7}}).seconds);
+  }
+  // The slowest stage works without a pause between the first forward and the last backward of the one before.
+  const auto table = par::ScheduleTable::make(par::Schedule::k1F1B, 3, 8);
+  const std::vector<par::StageCosts> stages = {{1, 1, 1}, {4, 4, 4}, {2, 1, 1}};
+  CHECK(par::simulate(table, stages, {}).seconds == 1 + 8 * 12 + 2);
+  const auto split = par::ScheduleTable::make(par::Schedule::kZeroBubble, 2, 1);
+  CHECK(par::simulate(split, {{1, 2, 3}, {4, 5, 6}}, {.latency = 10}).seconds == 1 + 10 + 4 + 5 + 10 + 2 + 3);
+}
+
 TEST_CASE("simulate refuses times that are none, by name") {
   const auto table = par::ScheduleTable::make(par::Schedule::k1F1B, 2, 2);
   CHECK_THROWS_WITH_AS(par::simulate(table, {.backward_input = -1}),
                        "simulate: .backward_input is -1 s, expected 0 or more", lockstep::InvalidArgument);
   CHECK_THROWS_WITH_AS(par::simulate(table, {.link = {.latency = 1.0 / 0.0}}),
                        "simulate: .link.latency is inf s, expected 0 or more", lockstep::InvalidArgument);
+  CHECK_THROWS_WITH_AS(par::simulate(table, {{1, 1, 1}, {1, -2, 1}}, {}),
+                       "simulate: stages[1].backward_input is -2 s, expected 0 or more", lockstep::InvalidArgument);
+  CHECK_THROWS_WITH_AS(par::simulate(table, {{1, 1, 1}}, {}),
+                       "simulate: times of 1 stages, but the table has 2; give one entry for each stage",
+                       lockstep::InvalidArgument);
   const par::Timeline nothing = par::simulate(table, {.forward = 0, .backward_input = 0, .backward_weight = 0});
   CHECK(nothing.seconds == 0);
   CHECK(nothing.idle == 0);
