@@ -373,7 +373,7 @@ TEST_CASE("plan: wrong options are errors that name the option and the fix") {
       {"--parameters 1e9 --width 64",
        "--width: is not for --parameters, which determines it\nLeave one of the two out"},
       {"--profile small.json --teraflops 3",
-       "--teraflops: is not for --profile, which has times of its own\nLeave one of the two out"}};
+       "--teraflops: is not for --profile, which determines it\nLeave one of the two out"}};
   for (const auto& each : usage) {
     const Finished wrong = explain("plan " + each.first);
     CHECK(wrong.code == 2);
