@@ -47,6 +47,8 @@ struct PipelineOptions {
 /// The stages of a pipeline, and what its schedule costs by closed forms of equal stages.
 struct PipelinePlan {
   std::int64_t boundary_bytes = 0;  ///< activations and gradients that this rank sent in the last step; before one: 0
+  /// Memory of this rank in which messages wait for their receivers (backends shm and local); before the first step: 0.
+  std::int64_t outbox_bytes = 0;
   double bubble = 0;  ///< share of a step in which a rank waits, mean over ranks: F, I, W take equally long
   std::vector<int> in_flight = {};  ///< by rank: the most micro-batches, of one chunk each, whose activations it holds
   std::vector<std::string> stages = {};  ///< by stage: rank and modules

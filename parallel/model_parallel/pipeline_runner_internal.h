@@ -38,6 +38,7 @@ class PipelineRunner final : public StageRunner {
   StageTies& ties() const { return ties_; }
 
   std::int64_t sent_bytes() const { return messages_.sent_bytes(); }  // in the last step
+  std::int64_t outbox_bytes() const { return messages_.outbox_bytes(); }
 
  private:
   void share_losses(std::vector<Tensor>& losses) const;
