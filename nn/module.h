@@ -149,6 +149,7 @@ class Module {
     std::string name;
     std::unique_ptr<Handle> handle;  // on the heap: references to it survive a move of the module
   };
+  friend class ReplacedCalls;
   friend void add_runner(Module& module, std::shared_ptr<const ModuleRunner> runner);
   friend void remove_runner(Module& module, const ModuleRunner* runner);
   friend std::vector<std::shared_ptr<const ModuleRunner>> runners_of(const Module& module);

@@ -85,6 +85,12 @@ void set_runners(Module& module, const std::vector<std::shared_ptr<const ModuleR
   for (const auto& each : runners) add_runner(module, each);
 }
 
+ReplacedCalls::ReplacedCalls(Module& module, std::shared_ptr<const ModuleRunner> runner)
+    : module_(module), own_(std::exchange(module.hooks_, std::make_shared<Module::Hooks>())) {
+  module.hooks_->runners.push_back(std::move(runner));
+}
+ReplacedCalls::~ReplacedCalls() { module_.hooks_ = std::move(own_); }
+
 Tensor run_inside(std::span<const std::shared_ptr<const ModuleRunner>> runners, const std::vector<Tensor>& inputs,
                   ModuleRunner::Forward forward) {
   if (runners.empty()) return forward(inputs);

@@ -45,6 +45,20 @@ std::vector<std::shared_ptr<const ModuleRunner>> runners_of(const Module& module
 // Replaces them, for example by the same ones in their order after some were removed for a while.
 void set_runners(Module& module, const std::vector<std::shared_ptr<const ModuleRunner>>& runners);
 
+// While it exists, calls of the module go to `runner` alone, without hooks and other runners. No thread may run the module
+// when it begins or ends.
+class ReplacedCalls {
+ public:
+  ReplacedCalls(Module& module, std::shared_ptr<const ModuleRunner> runner);
+  ~ReplacedCalls();
+  ReplacedCalls(const ReplacedCalls&) = delete;
+  ReplacedCalls& operator=(const ReplacedCalls&) = delete;
+
+ private:
+  Module& module_;
+  std::shared_ptr<Module::Hooks> own_;
+};
+
 // The module's call with `inputs`, without its forward hooks: as if a part of the forward ran by itself.
 Tensor run_without_hooks(const Module& module, const std::vector<Tensor>& inputs);
 

@@ -32,7 +32,7 @@ std::string generate(Gpt& model, const samples::Text& text, const GptOptions& o)
   std::vector<std::int64_t> ids = {text.line_end()};
   for (std::int64_t i = 0; i < o.generate; ++i) {
     if (std::ssize(ids) > o.context) ids.erase(ids.begin());
-    const ls::Tensor window = ls::tensor(ids).to(model.tokens.weight->device()).unsqueeze(0);
+    const ls::Tensor window = ls::tensor(ids).to(model.embed.tokens.weight->device()).unsqueeze(0);
     ls::Tensor logits = model(window).select(1, -1) / o.temperature;  // (1, vocabulary)
     if (o.top_k > 0 && o.top_k < text.vocabulary()) {
       const ls::Tensor least = ls::topk(logits, o.top_k).first.select(1, -1);
@@ -71,7 +71,7 @@ int train(const samples::Options& options) {
   samples::Step step(options, model);  // on one device, or as --strategy says
   ls::optim::AdamW optimizer(samples::groups_of(step.named_parameters()),
                              {.lr = options.lr, .beta2 = 0.99, .weight_decay = 0.1});
-  const ls::parallel::VocabCrossEntropyLoss of_columns(model, "head");  // a rank may have the logits of some characters
+  const ls::parallel::VocabCrossEntropyLoss of_columns(model, samples::kLogits);  // a rank may have those of some
   const auto training_loss = [&](const ls::Tensor& logits, const ls::Tensor& next) {
     return of_columns(logits.flatten(0, 1), next.flatten());
   };

@@ -6,6 +6,7 @@
 //   lockstep-explain ring_attention --ranks 4 --zigzag
 //   lockstep-explain tensor --slices 4 --ranks 2
 //   lockstep-explain schedule 1f1b --pp 4 --micro-batches 8
+//   lockstep-explain plan --parameters 1.5e9 --ranks 16 --memory 40 --link NVLink
 //   lockstep-explain scaling --model 784x512x10 --link 10GbE --ranks 1..1024
 //   lockstep-explain report trace.json --out report.html
 #include <fmt/format.h>
@@ -22,6 +23,7 @@
 #include "tools/explain.h"
 #include "tools/explain_memory.h"
 #include "tools/explain_mesh.h"
+#include "tools/explain_plan.h"
 #include "tools/explain_report.h"
 #include "tools/explain_ring_attention.h"
 #include "tools/explain_scaling.h"
@@ -41,6 +43,7 @@ struct Arguments {
   RingAttentionQuestion ring_attention;
   TensorQuestion tensor;
   ScheduleQuestion schedule;
+  PlanQuestion plan;
   ScalingQuestion scaling;
   ReportQuestion report;
   bool zigzag = false;  // was given; the default of ring_attention
@@ -192,6 +195,41 @@ CLI::App& declare_schedule(CLI::App& app, Arguments& arguments) {
   return schedule;
 }
 
+CLI::App& declare_plan(CLI::App& app, Arguments& arguments) {
+  PlanQuestion& question = arguments.plan;
+  CLI::App& plan = *app.add_subcommand("plan", "ranks the meshes on which a GPT can be trained by predicted step time");
+  const CLI::Validator size = command_line::range(std::int64_t{1}, std::int64_t{1'000'000});
+  plan.add_option("--layers", question.model.layers, "blocks of the GPT")
+      ->check(command_line::range(std::int64_t{1}, std::int64_t{1000}));
+  plan.add_option("--width", question.model.width, "width of the GPT; a multiple of --heads")->check(size);
+  plan.add_option("--heads", question.model.heads, "attention heads")->check(size);
+  plan.add_option("--context", question.model.context, "positions of a sequence")
+      ->check(command_line::range(std::int64_t{1}, std::int64_t{10'000'000}));
+  plan.add_option("--vocabulary", question.model.vocabulary, "tokens")->check(size);
+  plan.add_option("--parameters", question.parameters,
+                  "a GPT of about this size, with heads of 64 numbers and about as many layers as heads, instead of "
+                  "--layers, --width and --heads")
+      ->default_str("")
+      ->check(command_line::range(1e3, 1e13));
+  plan.add_option("--ranks", question.ranks, "number of ranks, all of which the mesh has")
+      ->check(command_line::range(1, 512));
+  plan.add_option("--memory", question.memory_gb, "GB of a rank's device")->check(command_line::range(1e-6, 1e6));
+  plan.add_option("--micro-batches", question.micro_batches, "micro-batches of a step, of all ranks together")
+      ->check(command_line::range(1, 1024));
+  plan.add_option("--sequences", question.sequences, "sequences of a micro-batch")->check(size);
+  plan.add_option("--link", question.link,
+                  "between all ranks: NVLink, PCIe4, 100GbE, 10GbE, or a file ./link.json: "
+                  "{\"latency_us\": 12, \"gigabytes_per_second\": 1.1}");
+  plan.add_option("--teraflops", question.teraflops, "floating-point operations of a rank, in 10^12 a second")
+      ->check(command_line::range(1e-6, 1e6));
+  plan.add_option("--profile", question.profile,
+                  "file with the times of one device for one micro-batch, as of scaling --save-profile, instead of "
+                  "--teraflops")
+      ->type_name("FILE");
+  plan.add_option("--top", question.shown, "meshes to print")->check(command_line::range(1, 10'000));
+  return plan;
+}
+
 CLI::App& declare_scaling(CLI::App& app, Arguments& arguments) {
   ScalingQuestion& question = arguments.scaling;
   CLI::App& scaling = *app.add_subcommand("scaling", "predicts the step time of DP and DDP on more devices");
@@ -294,6 +332,19 @@ int explain_schedule(const CLI::App& app, Arguments& arguments) {
   return 0;
 }
 
+int explain_plan(const CLI::App& app, const PlanQuestion& question) {
+  const auto refuse = [&](const char* one, const std::vector<const char*>& others, const char* why) {
+    for (const char* name : others) {
+      if (app.count(one) > 0 && app.count(name) > 0)
+        throw CLI::ValidationError(name, fmt::format("is not for {}, {}\nLeave one of the two out", one, why));
+    }
+  };
+  refuse("--parameters", {"--layers", "--width", "--heads"}, "which determines it");
+  refuse("--profile", {"--teraflops"}, "which has times of its own");
+  fmt::print("{}", plan_text(plan_of(question)));
+  return 0;
+}
+
 int explain_scaling(const CLI::App& app, const Arguments& arguments) {
   for (const char* name : {"--model", "--batch", "--bucket-mb", "--save-profile"}) {
     if (app.count("--profile") == 0 || app.count(name) == 0) continue;
@@ -324,6 +375,7 @@ int main(int argc, char** argv) {
   const CLI::App& ring_attention = declare_ring_attention(app, arguments);
   const CLI::App& tensor = declare_tensor(app, arguments);
   const CLI::App& schedule = declare_schedule(app, arguments);
+  const CLI::App& plan = declare_plan(app, arguments);
   const CLI::App& scaling = declare_scaling(app, arguments);
   declare_report(app, arguments);
   command_line::complete(app);
@@ -337,6 +389,7 @@ int main(int argc, char** argv) {
     if (ring_attention.parsed()) return explain_ring_attention(arguments);
     if (tensor.parsed()) return explain_tensor(arguments);
     if (schedule.parsed()) return explain_schedule(schedule, arguments);
+    if (plan.parsed()) return explain_plan(plan, arguments.plan);
     if (scaling.parsed()) return explain_scaling(scaling, arguments);
     fmt::print("{}", make_report(arguments.report));
     return 0;

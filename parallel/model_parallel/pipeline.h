@@ -7,8 +7,9 @@
 ///     run.backward(x, y, [&](const Tensor& x, const Tensor& y) { return criterion(run.module()(x), y); });
 ///
 /// The model is an ordinary one. In a chain, each module gets the result of the one before, and nothing else; the first one
-/// gets the inputs. All ranks pass the same batch. The loss function runs on the last stage, where the module's call gives
-/// the result of the chain; it must call the module once, with the x that it gets. All ranks get the mean loss.
+/// gets the inputs. backward and evaluate throw InvalidArgument if the model's own forward does anything else. All ranks
+/// pass the same batch. The loss function runs on the last stage, where the module's call gives the result of the chain; it
+/// must call the module once, with the x that it gets. All ranks get the mean loss.
 ///
 /// The number of micro-batches determines the bits; ranks, stages and schedule do not: parameters, buffers and losses
 /// equal those of GradientAccumulation with as many micro-batches. If modules of the chain share a parameter, each has its
@@ -46,6 +47,8 @@ struct PipelineOptions {
 /// The stages of a pipeline, and what its schedule costs by closed forms of equal stages.
 struct PipelinePlan {
   std::int64_t boundary_bytes = 0;  ///< activations and gradients that this rank sent in the last step; before one: 0
+  /// Memory of this rank in which messages wait for their receivers (backends shm and local); before the first step: 0.
+  std::int64_t outbox_bytes = 0;
   double bubble = 0;  ///< share of a step in which a rank waits, mean over ranks: F, I, W take equally long
   std::vector<int> in_flight = {};  ///< by rank: the most micro-batches, of one chunk each, whose activations it holds
   std::vector<std::string> stages = {};  ///< by stage: rank and modules

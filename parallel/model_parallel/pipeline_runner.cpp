@@ -9,6 +9,7 @@
 #include "lockstep/base/check_internal.h"
 #include "lockstep/base/finally_internal.h"
 #include "lockstep/parallel/comm/progress_internal.h"
+#include "lockstep/parallel/model_parallel/chain_check_internal.h"
 #include "lockstep/parallel/model_parallel/pipeline_step_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
 
@@ -47,6 +48,9 @@ void PipelineRunner::run_micro_batches(const StagedStep& step) const {
   LOCKSTEP_CHECK(!step_, "{}: a step was begun inside a step, by its loss function; call run.backward after it", op_);
   LOCKSTEP_CHECK(!is_whole_,
                  "{}: a step was begun inside gathered, where each rank has all stages; call it after gathered", op_);
+  bool& is_checked = is_checked_[root_.is_training() ? 1 : 0];
+  if (!is_checked) check_chain_forward(op_, root_, stages_.chain, {step.batch.begin(), step.batch.end() - 1});
+  is_checked = true;
   const ProgressGuard progress(group.get());
   messages_.begin_step();
   PipelineStep own(*this, messages_, step);

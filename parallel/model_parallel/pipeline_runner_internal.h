@@ -1,6 +1,7 @@
 // Runs a model in stages: the runner of its root. Not installed.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <vector>
 
@@ -37,6 +38,7 @@ class PipelineRunner final : public StageRunner {
   StageTies& ties() const { return ties_; }
 
   std::int64_t sent_bytes() const { return messages_.sent_bytes(); }  // in the last step
+  std::int64_t outbox_bytes() const { return messages_.outbox_bytes(); }
 
  private:
   void share_losses(std::vector<Tensor>& losses) const;
@@ -49,8 +51,9 @@ class PipelineRunner final : public StageRunner {
   mutable StageTensors tensors_;
   mutable StageTies ties_;
   mutable StageMessages messages_;
-  mutable PipelineStep* step_ = nullptr;  // in progress
-  mutable bool is_whole_ = false;         // inside with_all_stages
+  mutable PipelineStep* step_ = nullptr;         // in progress
+  mutable bool is_whole_ = false;                // inside with_all_stages
+  mutable std::array<bool, 2> is_checked_ = {};  // the root's forward, in evaluation and in training
 };
 
 }  // namespace lockstep::parallel

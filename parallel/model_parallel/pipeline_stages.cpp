@@ -128,7 +128,11 @@ std::shared_ptr<const PipelineRunner> cut_into_stages(const char* op, nn::Module
 
 PipelinePlan plan_of(const PipelineRunner& pipeline) {
   const Timeline timeline = simulate(pipeline.table(), {});
-  PipelinePlan plan{.boundary_bytes = pipeline.sent_bytes(), .bubble = timeline.idle, .in_flight = {}, .stages = {}};
+  PipelinePlan plan{.boundary_bytes = pipeline.sent_bytes(),
+                    .outbox_bytes = pipeline.outbox_bytes(),
+                    .bubble = timeline.idle,
+                    .in_flight = {},
+                    .stages = {}};
   for (const Timeline::Rank& rank : timeline.ranks) plan.in_flight.push_back(rank.in_flight);
   const Stages& stages = pipeline.stages();
   for (int s = 0; s < stages.count(); ++s)
@@ -141,7 +145,8 @@ std::string PipelinePlan::to_string() const {
   for (std::size_t s = 0; s < stages.size(); ++s) text += fmt::format("stage {:<3} {}\n", s, stages[s]);
   text += fmt::format("idle      {:.1f} % of a step, if F, I and W take equally long\n", 100 * bubble);
   text += fmt::format("in flight {} activations, by rank\n", fmt::join(in_flight, ", "));
-  return text + fmt::format("sent      {} bytes by this rank in the last step\n", boundary_bytes);
+  text += fmt::format("sent      {} bytes by this rank in the last step\n", boundary_bytes);
+  return text + fmt::format("outboxes  {} bytes of memory on this rank\n", outbox_bytes);
 }
 
 }  // namespace lockstep::parallel

@@ -44,6 +44,7 @@ class StageMessages {
   // For all ranks after a step: the largest of wanted_bytes() is the size of the outboxes from then on.
   std::int64_t wanted_bytes() const { return outboxes_.wanted_bytes(); }
   void grow_outboxes(std::int64_t bytes) { outboxes_.grow(bytes); }
+  std::int64_t outbox_bytes() const { return outboxes_.bytes(); }  // memory of this rank
 
  private:
   using Key = std::pair<std::size_t, int>;  // channel, micro-batch

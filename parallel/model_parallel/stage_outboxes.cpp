@@ -16,11 +16,10 @@ StageOutboxes::StageOutboxes(std::shared_ptr<ProcessGroup> group, int stages)
 void StageOutboxes::grow(std::int64_t bytes) {
   if (bytes <= slot_bytes_) return;
   constexpr std::int64_t kLine = 64;
-  const std::int64_t chunks = (stages_ + group_->size() - 1) / group_->size(), slots = 2 * chunks * kMessagesUnderWay,
-                     each = (bytes + kLine - 1) / kLine * kLine;
+  const std::int64_t each = (bytes + kLine - 1) / kLine * kLine;
   memory_.clear();
   slot_bytes_ = 0;
-  memory_ = group_->views_of_all(group_->empty({slots * each}, kUInt8));
+  memory_ = group_->views_of_all(group_->empty({slots() * each}, kUInt8));
   shares_memory_ = !memory_.empty();
   if (shares_memory_)
     slot_bytes_ = each;

@@ -28,6 +28,7 @@ class StageOutboxes {
   std::int64_t wanted_bytes() const { return wanted_bytes_; }
   // Gives the slots at least `bytes`. All ranks call it with the same number, while all slots are free.
   void grow(std::int64_t bytes);
+  std::int64_t bytes() const { return slot_bytes_ == 0 ? 0 : slots() * slot_bytes_; }  // of this rank's memory
 
   // For the sender of a channel. `tensor` is dense, but its dimensions may be in another order in memory.
   bool can_hold(const Tensor& tensor);
@@ -46,6 +47,7 @@ class StageOutboxes {
   std::int64_t under_way(const StageChannel& channel) const {
     return counts_[channel.index()].filled - counts_[channel.index()].freed;
   }
+  std::int64_t slots() const { return 2 * ((stages_ + group_->size() - 1) / group_->size()) * kMessagesUnderWay; }
   std::int64_t slot(const StageChannel& channel, std::int64_t message) const;
   Tensor view(const Tensor& memory, std::int64_t slot, const Tensor& like) const;
 

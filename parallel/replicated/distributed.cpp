@@ -71,8 +71,7 @@ void DistributedDataParallel::State::share_state(int root) {
 
 // Plans buckets, also again after parameters were frozen, unfrozen or converted; all ranks must change them alike.
 void DistributedDataParallel::State::prepare() {
-  LOCKSTEP_CHECK(nn::current_replica_view() == nullptr,
-                 "DistributedDataParallel: cannot run inside a DataParallel replica");
+  require_outside_replicas(mode);
   micro_batches.update();
   if (schedule.fits(micro_batches.parameters())) {
     if (autograd::grad_mode() && schedule.use_next()) attach_reducer();
@@ -94,7 +93,7 @@ Tensor DistributedDataParallel::State::forward(FunctionRef<Tensor()> run_module)
     return backwards.add(run_module());
   };
   const bool is_reduced = autograd::grad_mode() && local_depth == 0;
-  return is_alone() && !is_reduced ? call() : run_or_end(*this, call);
+  return is_alone() && !is_reduced ? call() : run_or_end(mode, *this, call);
 }
 
 // Accumulated gradients that are means over all ranks are added after the step. Accumulated gradients of this rank
@@ -184,7 +183,7 @@ NoSync DistributedDataParallel::no_sync() {
 // If the model is in slices or stages, ranks of other groups wait for this one in the next step.
 double DistributedDataParallel::clip_grad_norm_(double max_norm) {
   const auto clip = [&] { return clip_gradients(state_->module, max_norm); };
-  return divides_model(state_->module) ? run_or_end(*state_, clip) : clip();
+  return divides_model(state_->module) ? run_or_end(state_->mode, *state_, clip) : clip();
 }
 
 nn::Module& DistributedDataParallel::module() const { return state_->module; }

@@ -73,7 +73,7 @@ Tensor ShardedDataParallel::run_evaluation(const Batch& batch, MicroBatchLoss lo
 }
 
 double ShardedDataParallel::clip_grad_norm_(double max_norm) {
-  return run_or_end(*state_, [&] {
+  return run_or_end(state_->mode, *state_, [&] {
     return clip_pieces(*state_->group, state_->module, state_->named, *state_->gradients, max_norm);
   });
 }

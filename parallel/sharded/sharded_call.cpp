@@ -114,7 +114,7 @@ class ShardedDataParallel::State::Call {
 };
 
 Tensor ShardedDataParallel::State::forward(FunctionRef<Tensor()> run_module) {
-  return run_or_end(*this, [&] { return begin_call(run_module); });
+  return run_or_end(mode, *this, [&] { return begin_call(run_module); });
 }
 
 Tensor ShardedDataParallel::State::begin_call(FunctionRef<Tensor()> run_module) {

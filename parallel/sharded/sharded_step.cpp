@@ -15,8 +15,6 @@ void ShardedDataParallel::State::prepare() {
                  gathers->has_all() ? "gathered"
                                     : "another step, or before the backward of operator()'s result; a loss function "
                                       "calls the module: model(x)");
-  LOCKSTEP_CHECK(nn::current_replica_view() == nullptr,
-                 "ShardedDataParallel: cannot run inside a DataParallel replica");
   LOCKSTEP_CHECK(micro_batches.is_current(),
                  "ShardedDataParallel: parameters were frozen or unfrozen after the construction; freeze before it");
   LOCKSTEP_CHECK(!joining || std::ranges::none_of(of_pieces, [](const auto& p) { return p.master().grad().defined(); }),

@@ -20,8 +20,7 @@ DistributedTraining::DistributedTraining(const char* mode, nn::Module& module, s
     : mode(mode), module(module), group(std::move(of_ranks)), micro_batches_per_rank(micro_batches_per_rank),
       weighting(weighting), micro_batches(module), backwards([this](autograd::Run& run) { begin_backward(run); }) {
   LOCKSTEP_CHECK(group, "{}: the process group is null; call init_process_group to make one", mode);
-  LOCKSTEP_CHECK(nn::current_replica_view() == nullptr, "{}: cannot be constructed inside a DataParallel replica",
-                 mode);
+  require_outside_replicas(mode);
   LOCKSTEP_CHECK(micro_batches_per_rank >= 1 && micro_batches_per_rank * group->size() <= random::kMaxMicroBatches,
                  "{}: {} micro-batches per rank on {} ranks, expected 1 to {} in total", mode, micro_batches_per_rank,
                  group->size(), random::kMaxMicroBatches);
@@ -78,14 +77,15 @@ Tensor DistributedTraining::run(const Batch& batch, MicroBatchLoss loss_fn) {
                    "{}: no parameter of the module requires grad; unfreeze one, or do not call backward", mode);
     return local_depth > 0 ? run_local(of_batch, batch, loss_fn) : run_step(of_batch, batch, loss_fn);
   };
-  return local_depth > 0 && is_alone() ? any_step() : run_or_end(*this, any_step);
+  return local_depth > 0 && is_alone() ? any_step() : run_or_end(mode, *this, any_step);
 }
 
 void DistributedTraining::run_micro_batches(const MicroBatchPlan& of_batch, const Batch& batch, MicroBatchLoss loss_fn,
                                             std::vector<Tensor>& losses, FunctionRef<void()> before_last) {
   std::vector<std::shared_ptr<const SharedRunner>> runners = shared_runners(module);
   if (!runners.empty()) require_runner_ranks(mode, module, group.get());
-  stop_of_parts_ = check_same_batch_of_parts(mode, module, batch, wants_stop);
+  stop_of_parts_ =
+      check_same_step_of_parts(mode, module, batch, {.evaluates = of_batch.evaluates, .wants_stop = wants_stop});
   std::erase_if(runners, [](const auto& runner) { return runner->part != SharedRunner::Part::kSequence; });
   const auto runs = [&] {
     std::int64_t sum = 0;
@@ -182,7 +182,7 @@ void DistributedTraining::finish_local(const MicroBatchPlan& of_batch, Accumulat
 
 // The sum over the ranks is that of a step's summary. No rank returns before all have read what is gathered.
 Tensor DistributedTraining::evaluate(const Batch& batch, MicroBatchLoss loss_fn) {
-  return run_or_end(*this, [&] {
+  return run_or_end(mode, *this, [&] {
     prepare();
     MicroBatchPlan of_batch = plan(rows_of(mode, batch));
     of_batch.evaluates = true;
@@ -235,7 +235,7 @@ void DistributedTraining::join(FunctionRef<void()> body, const JoinOptions& opti
   LOCKSTEP_CHECK(!joining, "{}: join inside join of the same model", mode);
   LOCKSTEP_CHECK(local_depth == 0, "{}: join inside no_sync, where no step is synchronised", mode);
   const Finally leave([this] { joining.reset(); });
-  run_or_end(*this, [&] {
+  run_or_end(mode, *this, [&] {
     check_join(options);
     prepare();
     joining.emplace(mode, options, *group);

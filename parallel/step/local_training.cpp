@@ -13,6 +13,7 @@ namespace lockstep::parallel {
 namespace {
 
 nn::Module& with_values(const char* mode, nn::Module& module, int micro_batches) {
+  require_outside_replicas(mode);
   LOCKSTEP_CHECK(micro_batches >= 1 && micro_batches <= random::kMaxMicroBatches,
                  "{}: {} micro-batches, expected 1 to {}", mode, micro_batches, random::kMaxMicroBatches);
   require_runner_ranks(mode, module, nullptr);
@@ -36,7 +37,7 @@ void LocalTraining::begin_step(bool is_of_user) {
 }
 
 Tensor LocalTraining::forward(FunctionRef<Tensor()> run_module) {
-  return run_or_end(*this, [&] {
+  return run_or_end(mode_, *this, [&] {
     if (autograd::grad_mode()) begin_step(/*is_of_user=*/true);
     return backwards_.add(run_module());
   });
@@ -60,7 +61,7 @@ void LocalTraining::end_failed_step(const std::exception& error) {
 }
 
 Tensor LocalTraining::run(const Batch& batch, MicroBatchLoss loss_fn) {
-  return run_or_end(*this, [&] { return run_step(batch, loss_fn); });
+  return run_or_end(mode_, *this, [&] { return run_step(batch, loss_fn); });
 }
 
 Tensor LocalTraining::run_step(const Batch& batch, MicroBatchLoss loss_fn) {
@@ -68,7 +69,7 @@ Tensor LocalTraining::run_step(const Batch& batch, MicroBatchLoss loss_fn) {
   const MicroBatchPlan plan = this->plan(batch);
   const StepScale scale = plan.scale();
   begin_step(/*is_of_user=*/false);
-  is_stopped_ = check_same_batch_of_parts(mode_, module_, batch, wants_stop_);
+  is_stopped_ = check_same_step_of_parts(mode_, module_, batch, {.wants_stop = wants_stop_});
   micro_batches_.update();
   AccumulatedGradients accumulated(micro_batches_.parameters());
   std::vector<Tensor> losses;
@@ -84,11 +85,11 @@ Tensor LocalTraining::run_step(const Batch& batch, MicroBatchLoss loss_fn) {
 }
 
 Tensor LocalTraining::evaluate(const Batch& batch, MicroBatchLoss loss_fn) {
-  return run_or_end(*this, [&] {
+  return run_or_end(mode_, *this, [&] {
     MicroBatchPlan plan = this->plan(batch);
     plan.evaluates = true;
     const StepScale scale = plan.scale();
-    is_stopped_ = check_same_batch_of_parts(mode_, module_, batch, wants_stop_);
+    is_stopped_ = check_same_step_of_parts(mode_, module_, batch, {.evaluates = true, .wants_stop = wants_stop_});
     std::vector<Tensor> losses;
     NoObserver none;
     micro_batches_.run(plan, 0, batch, loss_fn, losses, none, [] {});
@@ -102,7 +103,7 @@ void LocalTraining::request_stop() {
 }
 
 double LocalTraining::clip_grad_norm_(double max_norm) {
-  return run_or_end(*this, [&] { return clip_gradients(module_, max_norm); });
+  return run_or_end(mode_, *this, [&] { return clip_gradients(module_, max_norm); });
 }
 
 }  // namespace lockstep::parallel

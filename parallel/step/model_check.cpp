@@ -167,10 +167,9 @@ void check_same_whole_gradients(const char* mode, nn::Module& module, const std:
 
 namespace {
 
-// Ranks exchange one number: the hash of the batch, but for its lowest bit, which is `flag`. Returns whether any rank has
-// the flag.
+// Ranks exchange one number: the hash of the batch, but for its two lowest bits. Returns whether any rank has the flag.
 bool check_batch_and_any(const char* op, const std::vector<Tensor>& batch, ProcessGroup& group, const char* rule,
-                         bool flag) {
+                         const StepFlags& flags) {
   nn::Hash hash;
   for (const Tensor& each : batch) {
     if (!each.defined()) continue;
@@ -179,37 +178,45 @@ bool check_batch_and_any(const char* op, const std::vector<Tensor>& batch, Proce
     hash.update(nn::bytes_of(raw::contiguous(raw::to(each.detach(), Device()))));
   }
   const Tensor all = raw::empty({group.size()}, {.dtype = kInt64});
-  const auto own = static_cast<std::int64_t>((hash.digest() & ~std::uint64_t{1}) | (flag ? 1 : 0));
+  constexpr std::int64_t kFlag = 1, kEvaluates = 2, kFlags = kFlag | kEvaluates;
+  const std::int64_t own = (static_cast<std::int64_t>(hash.digest()) & ~kFlags) | (flags.evaluates ? kEvaluates : 0) |
+                           (flags.wants_stop ? kFlag : 0);
   group.all_gather(all, raw::from_bytes(&own, {1}, kInt64), {.phase = Phase::kInputs, .name = op})->wait();
   const std::span<const std::int64_t> numbers = all.span<std::int64_t>();
-  for (int r = 1; r < group.size(); ++r)
-    LOCKSTEP_CHECK(numbers[static_cast<std::size_t>(r)] >> 1 == numbers[0] >> 1,
+  for (int r = 1; r < group.size(); ++r) {
+    const std::int64_t difference = numbers[static_cast<std::size_t>(r)] ^ numbers[0];
+    LOCKSTEP_CHECK(
+        !(difference & kEvaluates),
+        "{}: rank {} of the axis evaluates, but rank {} trains; all ranks along it must call the same method", op,
+        numbers[0] & kEvaluates ? 0 : r, numbers[0] & kEvaluates ? r : 0);
+    LOCKSTEP_CHECK(!(difference & ~kFlags),
                    "{}: rank {} of the axis has other tensors than rank 0, but all ranks along it {}", op, r, rule);
-  return std::ranges::any_of(numbers, [](std::int64_t each) { return (each & 1) != 0; });
+  }
+  return std::ranges::any_of(numbers, [](std::int64_t each) { return (each & kFlag) != 0; });
 }
 
 }  // namespace
 
 void check_same_batch(const char* op, const std::vector<Tensor>& batch, ProcessGroup& group, const char* rule) {
-  check_batch_and_any(op, batch, group, rule, false);
+  check_batch_and_any(op, batch, group, rule, {});
 }
 
-// A flag passes along the slices first, then along the stages: so it reaches all ranks of both.
-bool check_same_batch_of_parts(const char* mode, nn::Module& module, const std::vector<Tensor>& batch, bool flag) {
-  if (!nn::ModuleRunner::exists()) return flag;
+// The flag passes along the slices first, then along the stages: so it reaches all ranks of both.
+bool check_same_step_of_parts(const char* mode, nn::Module& module, const std::vector<Tensor>& batch, StepFlags flags) {
+  if (!nn::ModuleRunner::exists()) return flags.wants_stop;
   for (ProcessGroup* const slices : runner_groups(module, SharedRunner::Part::kModel))
-    flag = check_batch_and_any(
+    flags.wants_stop = check_batch_and_any(
         mode, batch, *slices,
         "have slices of one model and must get the same batch; give a sampler the rank and size of the axis "
         "dp, and not of tp",
-        flag);
+        flags);
   for (ProcessGroup* const stages : runner_groups(module, SharedRunner::Part::kStages))
-    flag = check_batch_and_any(
+    flags.wants_stop = check_batch_and_any(
         mode, batch, *stages,
         "have stages of one model and must get the same batch; give a sampler the rank and size of the axis "
         "dp, and not of pp",
-        flag);
-  return flag;
+        flags);
+  return flags.wants_stop;
 }
 
 }  // namespace lockstep::parallel

@@ -35,8 +35,11 @@ void check_same_whole_gradients(const char* mode, nn::Module& module, const std:
 // Compares the tensors of a batch. Throws InvalidArgument, on all ranks: "<op>: rank 2 of the axis has other tensors than
 // rank 0, but all ranks along it <rule>".
 void check_same_batch(const char* op, const std::vector<Tensor>& batch, ProcessGroup& group, const char* rule);
-// The same over the ranks that have different slices or stages of the model, if it has any. Returns whether `flag` is true
-// on any of them, for which nothing more is sent.
-bool check_same_batch_of_parts(const char* mode, nn::Module& module, const std::vector<Tensor>& batch, bool flag);
+struct StepFlags {
+  bool evaluates = false, wants_stop = false;
+};
+// The same over the ranks that have different slices or stages of the model, if it has any; also throws if some of them
+// evaluate and others train. Returns whether any of them wants to stop, for which nothing more is sent.
+bool check_same_step_of_parts(const char* mode, nn::Module& module, const std::vector<Tensor>& batch, StepFlags flags);
 
 }  // namespace lockstep::parallel

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lockstep/base/check_internal.h"
+#include "lockstep/nn/parameter.h"
 #include "lockstep/parallel/comm/process_group.h"
 
 namespace lockstep::parallel {
@@ -30,9 +31,17 @@ class StepFailures {
   std::exception_ptr last_;
 };
 
+// Several threads may be inside, and a mode has one step at a time.
+inline void require_outside_replicas(const char* mode) {
+  LOCKSTEP_CHECK(nn::current_replica_view() == nullptr,
+                 "{}: cannot be constructed or run inside a DataParallel replica, or inside a step of another mode",
+                 mode);
+}
+
 // Returns step(). If it throws, calls state.end_failed_step(error) and rethrows.
 template <class State, class Step>
-auto run_or_end(State& state, const Step& step) {
+auto run_or_end(const char* mode, State& state, const Step& step) {
+  require_outside_replicas(mode);
   try {
     return step();
   } catch (const std::exception& error) {

@@ -5,7 +5,10 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <string>
+#include <string_view>
 
+#include "support/explain_pipeline.h"
 #include "support/strategy.h"
 #include "tools/report/causes.h"
 
@@ -42,9 +45,19 @@ const char* reason(int phase) {
       return "the gradient of the loss for its samples";
     case ls::parallel::Phase::kGradients:
       return "its gradients, to be summed";
+    case ls::parallel::Phase::kActivations:
+      return "outputs of its stage";
+    case ls::parallel::Phase::kActivationGradients:
+      return "gradients of the outputs of the stage before";
     default:
       return "data";
   }
+}
+
+// "of micro-batch 3", for the message 0SEND_F3.
+std::string micro_batch(std::string_view name) {
+  const std::size_t digits = name.find_last_not_of("0123456789") + 1;
+  return fmt::format("of micro-batch {}", name.substr(digits));
 }
 
 // The explanation of one lane, with the state that later sentences refer to.
@@ -84,6 +97,9 @@ class Story {
         if (event.labels.to < 0)
           return fmt::format("gathers {} from the other ranks' memory: {} counted as sent, {}", event.name,
                              size(event.labels.bytes), lasts);
+        if (is_between_stages(event))
+          return fmt::format("sends rank {} {} {}: {}, {}", event.labels.to, reason(event.labels.phase),
+                             micro_batch(event.name), size(event.labels.bytes), lasts);
         return fmt::format("cpu:{} sends cpu:{} {}: {}, {}", event.labels.from, event.labels.to,
                            reason(event.labels.phase), size(event.labels.bytes), lasts);
       case TraceKind::kWait:

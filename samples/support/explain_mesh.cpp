@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "support/explain_pipeline.h"
 #include "support/mesh.h"
 
 namespace samples {
@@ -73,17 +74,13 @@ std::string numbered(const char* one, const char* several, std::int64_t first, s
   return fmt::format("{} {} {} {}", several, first, count == 2 ? "and" : "to", first + count - 1);
 }
 
-std::int64_t micro_batches_of_rank(const Options& options, int ranks) {
-  return options.micro_batches / data_ranks(options, ranks);
+// The ranks that have all layers together with others along pp.
+std::int64_t ranks_of_stage(const Options& options, int ranks) {
+  return ranks / ranks_along(mesh_of(options, ranks), "pp");
 }
 
-// The coordinate of a rank along an axis: ranks are numbered in row-major order.
-int coordinate(const std::vector<par::MeshAxis>& mesh, const std::string& axis, int rank) {
-  for (auto each = mesh.rbegin(); each != mesh.rend(); ++each) {
-    if (each->name == axis) return rank % each->size;
-    rank /= each->size;
-  }
-  return 0;
+std::int64_t micro_batches_of_rank(const Options& options, int ranks) {
+  return options.micro_batches / data_ranks(options, ranks);
 }
 
 // The positions that the rank with coordinate `i` of `c` along cp has.
@@ -112,6 +109,7 @@ std::string owners(const Options& options, int ranks, const std::vector<par::Mes
     if (slices > 1)
       text += fmt::format("; {} of {}",
                           numbered("tensor slice", "tensor slices", coordinate(mesh, "tp", rank) * own, own), slices);
+    if (ranks_along(mesh, "pp") > 1) text += "; " + stages_of_rank(options, ranks, coordinate(mesh, "pp", rank));
     text += "\n";
   }
   return text;
@@ -151,7 +149,7 @@ std::int64_t sent(const report::Lane& lane, Phase phase, bool over_slices = fals
   for (const report::LaneEvent& each : lane.events) {
     const ls::TraceEvent& event = each.event;
     if (event.kind == ls::TraceKind::kCollective && event.labels.phase == static_cast<int>(phase) &&
-        is_over_slices(event) == over_slices)
+        is_over_slices(event) == over_slices && !is_between_stages(event))
       bytes += event.labels.bytes;
   }
   return bytes;
@@ -234,8 +232,8 @@ std::string gradients_text(int ranks, bool has_others, bool is_sharded, const st
 AttentionBytes attention_bytes(const Options& options, int ranks, std::int64_t texts) {
   const Sizes s = sizes_of(options, ranks, texts);
   if (s.c == 1) return {};
-  const std::int64_t count = micro_batches_of_rank(options, ranks) * ranks, attentions = count * s.layers,
-                     recomputed = count * s.recomputed;
+  const std::int64_t count = micro_batches_of_rank(options, ranks) * ranks_of_stage(options, ranks),
+                     attentions = count * s.layers, recomputed = count * s.recomputed;
   if (attention_of(options) == ContextAttention::kUlysses)
     return {.forward = (attentions + recomputed) * s.ulysses(), .gradients = attentions * s.ulysses()};
   return {.forward = (2 * attentions + recomputed) * s.ring(), .gradients = attentions * s.ring_gradients()};
@@ -243,7 +241,8 @@ AttentionBytes attention_bytes(const Options& options, int ranks, std::int64_t t
 
 SliceBytes slice_bytes(const Options& options, int ranks, std::int64_t texts) {
   const SliceSizes s = slice_sizes_of(options, ranks, texts);
-  const std::int64_t sums = 2 * (s.t - 1) * (ranks / s.t) * micro_batches_of_rank(options, ranks);
+  const std::int64_t sums =
+      2 * (s.t - 1) * (ranks_of_stage(options, ranks) / s.t) * micro_batches_of_rank(options, ranks);
   return {.forward = sums * s.forward(), .gradients = sums * s.gradients()};
 }
 
@@ -251,7 +250,7 @@ std::string explain_mesh(const Options& options, int ranks, std::int64_t texts, 
   const std::vector<par::MeshAxis> mesh = mesh_of(options, ranks);
   const bool has_fsdp = std::ranges::find(mesh, "fsdp", &par::MeshAxis::name) != mesh.end(),
              is_sharded = has_fsdp && ranks_along(mesh, "dp") == 1, has_blocks = ranks_along(mesh, "cp") > 1;
-  const int slices = tensor_slices(options, ranks), t = ranks_along(mesh, "tp");
+  const int slices = tensor_slices(options, ranks), t = ranks_along(mesh, "tp"), p = ranks_along(mesh, "pp");
   const std::string data_axis = is_sharded ? "fsdp" : "dp";
   const bool has_data_axis = ranks_along(mesh, data_axis) > 1;
   std::string text = fmt::format("Mesh of {} rank{}", ranks, ranks == 1 ? "" : "s");
@@ -259,10 +258,12 @@ std::string explain_mesh(const Options& options, int ranks, std::int64_t texts, 
   if (has_blocks) text += fmt::format("; cp divides each text ({})", options.attention);
   if (slices > 1)
     text += fmt::format("; {} ({} tensor slices)", t > 1 ? "tp divides the matrices" : "matrices are cut", slices);
+  if (p > 1) text += fmt::format("; pp divides the layers ({})", schedule_name(options));
   text += "\n" + owners(options, ranks, mesh, data_axis);
   if (has_blocks) text += attention_text(options, ranks, texts, step);
   if (t > 1) text += slices_text(options, ranks, texts, step);
-  return text + gradients_text(ranks / t, t > 1, is_sharded,
+  if (p > 1) text += stages_text(options, ranks, texts, step);
+  return text + gradients_text(ranks / t / p, t > 1 || p > 1, is_sharded,
                                has_blocks && has_data_axis ? fmt::format("along cp and {} together", data_axis)
                                : has_blocks                ? "along cp"
                                                            : "along " + data_axis,

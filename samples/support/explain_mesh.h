@@ -1,5 +1,5 @@
-// Explains in words what the ranks of a mesh have and send: the first part of --explain for the strategies "context",
-// "tensor" and "parallel".
+// Explains in words what the ranks of a mesh have and send: the first part of --explain for the strategies of
+// ranks on a mesh.
 #pragma once
 
 #include <cstdint>

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "support/options.h"
@@ -39,6 +40,7 @@ struct Attention : nn::Module {
 };
 
 struct Block : nn::Module {
+  bool recompute;
   nn::LayerNorm& norm1;
   Attention& attention;
   nn::LayerNorm& norm2;
@@ -46,33 +48,59 @@ struct Block : nn::Module {
   nn::Linear& proj;
   nn::Dropout& dropout;
   explicit Block(const GptOptions& o)
-      : norm1(add<nn::LayerNorm>("norm1", ls::Shape{o.width}, nn::LayerNormOptions{.bias = false})),
+      : recompute(o.recompute),
+        norm1(add<nn::LayerNorm>("norm1", ls::Shape{o.width}, nn::LayerNormOptions{.bias = false})),
         attention(add<Attention>("attention", o)),
         norm2(add<nn::LayerNorm>("norm2", ls::Shape{o.width}, nn::LayerNormOptions{.bias = false})),
         fc(add<nn::Linear>("fc", o.width, 4 * o.width, nn::LinearOptions{.bias = false})),
         proj(add<nn::Linear>("proj", 4 * o.width, o.width, nn::LinearOptions{.bias = false})),
         dropout(add<nn::Dropout>("dropout", o.dropout)) {}
   ls::Tensor forward(const ls::Tensor& x) const override {
-    const ls::Tensor y = x + attention(norm1(x));
-    return y + dropout(proj(ls::gelu(fc(norm2(y)))));
+    const auto compute = [this](const ls::Tensor& x) {
+      const ls::Tensor y = x + attention(norm1(x));
+      return y + dropout(proj(ls::gelu(fc(norm2(y)))));
+    };
+    return recompute ? ls::autograd::checkpoint(compute, x) : compute(x);
   }
 };
 
-struct Gpt : nn::Module {
-  bool recompute;
+// The vectors of the characters and of their positions.
+struct Embed : nn::Module {
   nn::Embedding& tokens;
   nn::Embedding& positions;
   nn::Dropout& dropout;
-  nn::ModuleList& blocks;
+  Embed(std::int64_t vocabulary, const GptOptions& o)
+      : tokens(add<nn::Embedding>("tokens", vocabulary, o.width)),
+        positions(add<nn::Embedding>("positions", o.context, o.width)),
+        dropout(add<nn::Dropout>("dropout", o.dropout)) {}
+  ls::Tensor forward(const ls::Tensor& ids) const override {  // (batch, time) i64 -> (batch, time, width)
+    return forward_inputs({ids, ls::arange(ids.size(1), {.device = ids.device()})});
+  }
+  // {ids, positions}, for ranks that have a part of each text.
+  ls::Tensor forward_inputs(const std::vector<ls::Tensor>& in) const override {
+    return in.size() == 1 ? forward(in[0]) : dropout(tokens(in[0]) + positions(in[1]));
+  }
+};
+
+// The logits of the next character.
+struct Head : nn::Module {
   nn::LayerNorm& norm;
-  nn::Linear& head;
+  nn::Linear& linear;
+  Head(std::int64_t vocabulary, const GptOptions& o)
+      : norm(add<nn::LayerNorm>("norm", ls::Shape{o.width}, nn::LayerNormOptions{.bias = false})),
+        linear(add<nn::Linear>("linear", o.width, vocabulary, nn::LinearOptions{.bias = false})) {}
+  ls::Tensor forward(const ls::Tensor& x) const override { return linear(norm(x)); }
+};
+
+// A chain: each of embed, the blocks and head gets the result of the module before it, and nothing else.
+struct Gpt : nn::Module {
+  Embed& embed;
+  nn::ModuleList& blocks;
+  Head& head;
   Gpt(std::int64_t vocabulary, const GptOptions& o)
-      : recompute(o.recompute), tokens(add<nn::Embedding>("tokens", vocabulary, o.width)),
-        positions(add<nn::Embedding>("positions", o.context, o.width)), dropout(add<nn::Dropout>("dropout", o.dropout)),
-        blocks(add<nn::ModuleList>("blocks")),
-        norm(add<nn::LayerNorm>("norm", ls::Shape{o.width}, nn::LayerNormOptions{.bias = false})),
-        head(add<nn::Linear>("head", o.width, vocabulary, nn::LinearOptions{.bias = false})) {
-    head.weight = tokens.weight;  // tied: a character has the same vector as input and as output
+      : embed(add<Embed>("embed", vocabulary, o)), blocks(add<nn::ModuleList>("blocks")),
+        head(add<Head>("head", vocabulary, o)) {
+    if (!o.untied) head.linear.weight = embed.tokens.weight;  // a character has one vector, as input and as output
     for (std::int64_t i = 0; i < o.layers; ++i) blocks.push_back(Block(o));
     // Scales the initial residual projections by 1 / sqrt(2 layers), so that x does not grow with the number of layers.
     for (const auto& [name, parameter] : named_parameters()) {
@@ -81,26 +109,32 @@ struct Gpt : nn::Module {
     }
   }
   ls::Tensor forward(const ls::Tensor& ids) const override {  // (batch, time) i64 -> (batch, time, vocabulary)
-    return forward_inputs({ids, ls::arange(ids.size(1), {.device = ids.device()})});
+    return forward_inputs({ids});
   }
-  // {ids, positions}, for ranks that have a part of each text.
+  // {ids, positions}, as of Embed.
   ls::Tensor forward_inputs(const std::vector<ls::Tensor>& in) const override {
-    ls::Tensor x = dropout(tokens(in[0]) + positions(in[1]));
-    for (nn::Module& block : blocks) x = recompute ? ls::autograd::checkpoint(block, x) : block(x);
-    return head(norm(x));
+    ls::Tensor x = embed(in);
+    for (nn::Module& block : blocks) x = block(x);
+    return head(x);
   }
 };
+
+// The chain that a pipeline cuts into stages.
+inline std::vector<std::string> chain_of_gpt() { return {"embed", "blocks.*", "head"}; }
+
+// The layer of the logits.
+inline constexpr const char* kLogits = "head.linear";
 
 // Which layers tensor parallelism cuts, and how.
 inline ls::parallel::ParallelPlan tensor_plan(const GptOptions& o) {
   using namespace ls::parallel;
   const auto head_dim = static_cast<int>(o.width / o.heads);
-  return {{"tokens", VocabParallel{}},
+  return {{"embed.tokens", VocabParallel{}},
           {"blocks.*.attention.qkv", ColwiseParallel{.parts = 3, .multiple_of = head_dim}},
           {"blocks.*.attention.proj", RowwiseParallel{}},
           {"blocks.*.fc", ColwiseParallel{}},
           {"blocks.*.proj", RowwiseParallel{}},
-          {"head", VocabParallel{.gather_output = false}}};
+          {kLogits, VocabParallel{.gather_output = false}}};
 }
 
 inline ls::Tensor next_character_loss(const ls::Tensor& logits, const ls::Tensor& next) {

@@ -12,12 +12,20 @@ namespace par = lockstep::parallel;
 
 std::vector<par::MeshAxis> mesh_of(const Options& options, int ranks) {
   if (!options.mesh.empty()) return parse_mesh(options.mesh);
-  return {{options.strategy == "context" ? "cp" : options.strategy == "tensor" ? "tp" : "dp", ranks}};
+  return {{axis_of(options.strategy), ranks}};
 }
 
 int ranks_along(const std::vector<par::MeshAxis>& mesh, const std::string& axis) {
   const auto found = std::ranges::find(mesh, axis, &par::MeshAxis::name);
   return found == mesh.end() ? 1 : found->size;
+}
+
+int coordinate(const std::vector<par::MeshAxis>& mesh, const std::string& axis, int rank) {
+  for (auto each = mesh.rbegin(); each != mesh.rend(); ++each) {
+    if (each->name == axis) return rank % each->size;
+    rank /= each->size;
+  }
+  return 0;
 }
 
 int data_ranks(const Options& options, int ranks) {
@@ -28,7 +36,7 @@ int data_ranks(const Options& options, int ranks) {
 
 int tensor_slices(const Options& options, int ranks) {
   if (!has_mesh(options.strategy)) return 1;
-  const bool is_given = options.tensor_slices > 0 && options.strategy != "context";
+  const bool is_given = options.tensor_slices > 0 && (options.strategy == "tensor" || options.strategy == "parallel");
   return is_given ? options.tensor_slices : ranks_along(mesh_of(options, ranks), "tp");
 }
 

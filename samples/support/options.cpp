@@ -7,8 +7,12 @@
 #include <cstdint>
 #include <cstdlib>
 #include <limits>
+#include <string>
+#include <utility>
+#include <vector>
 
-#include "support/mesh.h"
+#include "support/check_options.h"
+#include "support/flags.h"
 #include "support/ranks.h"
 #include "support/strategy.h"
 #include "support/timeline.h"
@@ -36,130 +40,13 @@ std::string typed_command(int argc, char** argv) {
   return command;
 }
 
-// Declares the flags and the strategies in which each has an effect. A flag with another strategy is an error, so that
-// none is silently ignored.
-class Flags {
- public:
-  using Strategies = std::vector<std::string>;
-  explicit Flags(CLI::App& app) : app_(app) {
-    app.option_defaults()->always_capture_default()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  }
-  // The heading of the flags declared next.
-  void group(const char* name) { app_.option_defaults()->group(name); }
-  template <class T>
-  CLI::Option* add(const std::string& name, T& value, const std::string& text) {
-    if constexpr (std::is_same_v<T, bool>)
-      return app_.add_flag(name, value, text);
-    else
-      return app_.add_option(name, value, text);
-  }
-  // Declares a flag for these strategies only; the help lists them. "zero*" stands for all of ShardedDataParallel.
-  template <class T>
-  CLI::Option* add(const Strategies& strategies, const std::string& name, T& value, const std::string& text) {
-    const std::string where =
-        fmt::format("({} {}) ", strategies.size() == 1 ? "strategy" : "strategies", listed(strategies));
-    return limits_.emplace_back(add(name, value, where + text), strategies).first;
-  }
-  // `reason` says why the strategy is this one: "" or ", as ...".
-  void check(const std::string& strategy, const std::string& reason) const {
-    const std::string wanted = sharded_of(strategy) ? "zero*" : strategy;
-    for (const auto& [option, strategies] : limits_) {
-      if (option->count() == 0 || std::ranges::find(strategies, wanted) != strategies.end()) continue;
-      const std::string name = option->get_name();
-      throw CLI::ValidationError(name, fmt::format("is for --strategy {} only, and the strategy is {}{}\n"
-                                                   "Choose the strategy with --strategy, or leave {} out",
-                                                   listed(strategies), strategy, reason, name));
-    }
-  }
-
- private:
-  static std::string listed(const Strategies& strategies) { return fmt::format("{}", fmt::join(strategies, ", ")); }
-  CLI::App& app_;
-  std::vector<std::pair<CLI::Option*, Strategies>> limits_;
-};
-
-void refuse_if(bool is_wrong, const char* flag, const std::string& text) {
-  if (is_wrong) throw CLI::ValidationError(flag, text);
-}
-
-// Chooses the strategy if none is given. Returns the reason for the choice, for Flags::check.
-std::string settle_strategy(const CLI::App& app, Options& options) {
-  if (options.nproc == 0)
-    options.nproc = options.mesh.empty() ? options.micro_batches : ranks_of(parse_mesh(options.mesh));
-  if (options.strategy == "compare") return "";
-  if (!options.strategy.empty()) {
-    options.strategy = strategy_named(options.strategy);
-    return "";
-  }
-  if (!options.mesh.empty()) {
-    options.strategy = "parallel";
-    return ", as there is a --mesh";
-  }
-  options.strategy = is_rank() || app.count("--nproc") > 0 ? "ddp" : "single";
-  return is_rank()                   ? ", as this is a rank of a launcher"
-         : options.strategy == "ddp" ? ""
-                                     : ", as no --strategy is given";
-}
-
-void check_mesh(const CLI::App& app, const Options& options) {
-  const auto is_chosen = [&](const char* name) {
-    return options.strategy == name || std::ranges::find(options.compared, name) != options.compared.end();
-  };
-  const bool has_context = is_chosen("context"), has_tensor = is_chosen("tensor"),
-             has_any = has_context || has_tensor || is_chosen("parallel");
-  refuse_if(has_any && !options.gpt, "--strategy", "context, tensor and parallel are for the model of char_gpt");
-  refuse_if(is_chosen("parallel") && options.mesh.empty(), "--strategy",
-            "parallel needs a mesh of ranks; add --mesh, for example --mesh dp=2,cp=2");
-  if (options.mesh.empty()) return;
-  const MeshAxes mesh = parse_mesh(options.mesh);
-  refuse_if(
-      app.count("--nproc") > 0 && options.nproc != ranks_of(mesh), "--nproc",
-      fmt::format("{} ranks, but --mesh {} has {}; leave --nproc out", options.nproc, options.mesh, ranks_of(mesh)));
-  refuse_if(has_context && ranks_along(mesh, "cp") == 1, "--mesh",
-            options.mesh + " has no axis cp with several ranks, which --strategy context needs, as cp=2");
-  refuse_if(has_tensor && ranks_along(mesh, "tp") == 1, "--mesh",
-            options.mesh + " has no axis tp with several ranks, which --strategy tensor needs, as tp=2");
-}
-
-// Rejects flags whose values exclude each other.
-void check_values(const CLI::App& app, const Options& options) {
-  const bool compares = options.strategy == "compare", on_gpu = is_gpu(options.device);
-  refuse_if(compares && options.device != "cpu", "--device",
-            options.device + " is not for --strategy compare, which compares bits on the CPU; leave --device out");
-  refuse_if(options.backend == "nccl" && (!on_gpu || compares), "--backend",
-            "nccl is for --strategy ddp or zero* with --device cuda");
-  refuse_if(app.count("--order") > 0 && options.backend == "nccl", "--order",
-            "has no effect on --backend nccl, which chooses the order itself; leave --order out");
-  refuse_if(options.order != "canonical" && options.backend != "shm", "--order",
-            options.order + " is for --backend shm, and the backend is " + options.backend);
-  refuse_if(compares && options.order != "canonical", "--order",
-            options.order + " is not for --strategy compare, which requires the same bits; use --strategy ddp");
-  refuse_if(compares && options.comm_hook != "none", "--comm-hook",
-            options.comm_hook + " is not for --strategy compare, which requires the same bits; use --strategy ddp");
-  refuse_if(options.cuda_graph && !on_gpu, "--cuda-graph",
-            "has an effect only on a cuda device, and the device is cpu; use --device cuda");
-  refuse_if(sharded_of(options.strategy) && options.inject.starts_with("corrupt"), "--inject",
-            "corrupt is for --strategy ddp: " + options.strategy + " has no copies of parameters that could differ");
-  check_mesh(app, options);
-  refuse_if(options.trace_kernels && !is_traced(options), "--trace-kernels",
-            "adds kernels to a trace, and no trace is requested; add --trace, --report or --explain");
-}
-
-// Rejects flags that a rank of a launcher must not set: the launcher determines their values.
-void check_rank(const CLI::App& app, const Options& options) {
-  refuse_if(!has_ranks(options.strategy), "--strategy",
-            options.strategy + " is for a program started once, and this is a rank of a launcher; use --strategy ddp");
-  refuse_if(app.count("--nproc") > 0, "--nproc",
-            "has no effect on a rank of a launcher, which sets the number of ranks; leave --nproc out");
-}
-
-// --- the flags ----------------------------------------------------------------------------------------------------------
-
-const Flags::Strategies kReplicated = {"ddp", "compare"}, kWithMesh = {"context", "tensor", "parallel", "compare"};
+const Flags::Strategies kReplicated = {"ddp", "compare"},
+                        kWithMesh = {"context", "tensor", "pipeline", "model_parallel", "parallel", "compare"},
+                        kWithSchedule = {"pipeline", "parallel", "compare"};
 
 // The strategies, in the order of the help; those of a mesh where the program has sequences.
 Flags::Strategies all_of(Flags::Strategies strategies, const Options& options) {
-  if (options.gpt) strategies.insert(strategies.end(), {"context", "tensor", "parallel"});
+  if (options.gpt) strategies.insert(strategies.end(), {"context", "tensor", "pipeline", "model_parallel", "parallel"});
   return strategies;
 }
 Flags::Strategies with_compare(Flags::Strategies strategies) {
@@ -193,8 +80,9 @@ std::string check_strategy(const std::string& text) {
 
 // A list of strategies, of which each can be compared.
 std::string check_strategies(const std::string& text) {
-  return strategy_named(text).empty() ? fmt::format("{} is not one of {}", text.substr(0, 40), names_of_strategies())
-                                      : "";
+  return text == "all" || !strategy_named(text).empty()
+             ? ""
+             : fmt::format("{} is not one of {} and all", text.substr(0, 40), names_of_strategies());
 }
 
 void declare_strategies(Flags& flags, Options& options) {
@@ -207,8 +95,11 @@ void declare_strategies(Flags& flags, Options& options) {
            "parameters; zero2_offload, zero3_offload: with the optimizer on the host; " +
                std::string(options.gpt
                                ? "context: each process has a part of every text; tensor: each process has slices "
-                                 "of the model's matrices; parallel: DDP or FSDP, with parts of texts along cp "
-                                 "and slices along tp, as --mesh says; "
+                                 "of the model's matrices; pipeline: each process has some of the layers, and "
+                                 "micro-batches follow each other through them; model_parallel: the same, but the "
+                                 "next micro-batch starts when the one before is done, so that one process works at "
+                                 "a time; parallel: DDP or FSDP, with parts of texts along cp, slices along tp and "
+                                 "layers along pp, as --mesh says; "
                                : "") +
                "compare: several of them. Also names of Lightning and DeepSpeed, as deepspeed_stage_2")
       ->default_str("single; with --nproc: ddp")
@@ -219,7 +110,7 @@ void declare_strategies(Flags& flags, Options& options) {
            options.micro_batches, "micro-batches per step, over all devices and ranks; the bits depend on this number")
       ->check(command_line::range(1, 256));
   flags.add(with_compare(all_of({"ddp", "zero*"}, options)), "-n,--nproc", options.nproc, "ranks to start")
-      ->default_str("one for each micro-batch")
+      ->default_str(options.gpt ? "one for each micro-batch; pipeline: 2" : "one for each micro-batch")
       ->check(command_line::range(1, 256));
   flags
       .add("--device", options.device,
@@ -244,7 +135,8 @@ void declare_strategies(Flags& flags, Options& options) {
       ->check(CLI::IsMember({"outside", "replica"}));
   flags
       .add({"compare"}, "--strategies", options.compared,
-           "the strategies to compare, as accumulate,ddp,zero1,zero2,zero3: their memory, bytes, speed and hash")
+           "the strategies to compare, as accumulate,ddp,zero1,zero2,zero3, or all: their memory, bytes, idle time, "
+           "speed and hash")
       ->delimiter(',')
       ->default_str("single,accumulate,dp,ddp")
       ->type_name("NAME,...")
@@ -253,10 +145,22 @@ void declare_strategies(Flags& flags, Options& options) {
     flags
         .add(kWithMesh, "--mesh", options.mesh,
              "sizes of the axes, as dp=2,cp=2: dp or fsdp divide the micro-batches (with fsdp also the model), cp "
-             "divides each text, tp the matrices. --context must be a multiple of cp, with zigzag of 2 cp")
-        ->default_str("strategy context: cp=N, tensor: tp=N, of N ranks")
+             "divides each text, tp the matrices, pp the layers. --context must be a multiple of cp, with zigzag of 2 "
+             "cp")
+        ->default_str("strategy context: cp=N, tensor: tp=N, pipeline: pp=N, of N ranks")
         ->type_name("AXES")
         ->check(check_mesh_text);
+    flags
+        .add(kWithSchedule, "--schedule", options.schedule,
+             "of ranks along pp, which changes no bits. gpipe: all forwards, then all backwards; 1f1b: in turns, so "
+             "that "
+             "fewer activations are held; interleaved: the same with several parts of the model on each rank; zb1p: "
+             "gradients of weights fill gaps. lockstep-explain schedule draws them")
+        ->check(CLI::IsMember({"gpipe", "1f1b", "interleaved", "zb1p"}));
+    flags.add(kWithSchedule, "--chunks", options.chunks, "parts of the model on each rank along pp, of interleaved")
+        ->default_str("interleaved: 2")
+        ->type_name("N")
+        ->check(command_line::range(1, 64));
     flags
         .add({"tensor", "parallel", "compare"}, "--tensor-slices", options.tensor_slices,
              "slices of the matrices, which ranks along tp share: their number times 1, 2, 4, 8, .... It must divide "
@@ -283,6 +187,9 @@ void declare_gpt(Flags& flags, GptOptions& gpt) {
   flags.add("--width", gpt.width, "embedding dimension")->check(at_least_one);
   flags.add("--context", gpt.context, "context length in characters")->check(at_least_one);
   flags.add("--dropout", gpt.dropout, "probability of dropout")->check(command_line::range(0.0, 1.0));
+  flags.add("--untied", gpt.untied,
+            "the logits have a weight of their own, in place of that of the embedding; then a pipeline has the bits of "
+            "accumulate");
   flags.add("--recompute", gpt.recompute,
             "activation checkpointing: recompute each block in backward; same bits, less memory");
   flags.add("--bf16", gpt.bf16,

@@ -13,6 +13,7 @@ struct GptOptions {
   std::int64_t layers = 4, heads = 4, width = 128;
   std::int64_t context = 64;  // characters that the model sees
   double dropout = 0;
+  bool untied = false;  // the logits have a weight of their own
   bool recompute = false;
   bool bf16 = false;
   std::int64_t generate = 300;  // characters to generate after training
@@ -43,10 +44,12 @@ struct Options {
   std::int64_t save_every = 0;  // epochs between two checkpoints; 0: by time
 
   std::string strategy = {};               // single, accumulate, dp, ddp, zero1, ... (strategy.h) or compare
-  std::vector<std::string> compared = {};  // strategies that compare runs; empty: single, accumulate, dp, ddp
+  std::vector<std::string> compared = {};  // our names, for compare; empty: single, accumulate, dp, ddp
   std::int64_t micro_batches = 2;          // number of micro-batches in a step, over all devices and ranks
   std::int64_t nproc = 0;                  // ranks to start; by default one for each micro-batch
   std::string mesh = {};                   // axes of the ranks: dp=2,cp=2; empty: see mesh.h
+  std::string schedule = "1f1b";           // of ranks along pp: gpipe, 1f1b, interleaved or zb1p
+  int chunks = 0;                          // of the model on each rank along pp; 0: 2 for interleaved, else 1
   int tensor_slices = 0;                   // of the matrices; 0: as many as ranks along tp
   std::string attention = "zigzag";        // over sequence blocks: zigzag, ring or ulysses
   std::string device = "cpu";              // cpu, cpu:N, cuda or cuda:N

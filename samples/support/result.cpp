@@ -48,7 +48,9 @@ void write_result(const std::string& path, const Result& r) {
                        {"optimizer", r.memory.optimizer},
                        {"unit buffers", r.memory.units}}},
                      {"bytes_in_steps", by_phase(r.moved.in_steps)},
-                     {"bytes_at_start", by_phase(r.moved.at_start)}};
+                     {"bytes_at_start", by_phase(r.moved.at_start)},
+                     {"bytes_by_axis", r.moved.by_axis},
+                     {"idle", to_json(r.idle)}};
   std::ofstream file(path, std::ios::trunc);
   file << json.dump(2) << std::endl;
   if (!file) throw lockstep::IoError(fmt::format("{}: cannot be written", path));
@@ -64,11 +66,13 @@ Result read_result(const std::string& path) {
             .test = {.loss = to_double(json.at("test_loss")), .accuracy = to_double(json.at("test_accuracy"))},
             .moved = {.at_start = by_phase(json.at("bytes_at_start")),
                       .in_steps = by_phase(json.at("bytes_in_steps")),
-                      .steps = json.at("steps")},
+                      .steps = json.at("steps"),
+                      .by_axis = json.at("bytes_by_axis")},
             .memory = {.parameters = memory.at("parameters"),
                        .gradients = memory.at("gradients"),
                        .optimizer = memory.at("optimizer"),
                        .units = memory.at("unit buffers")},
+            .idle = to_double(json.at("idle")),
             .hash = json.at("parameter_hash")};
   } catch (const nlohmann::json::exception& error) {
     throw lockstep::IoError(fmt::format("{}: not a result of this program: {}", path, error.what()));

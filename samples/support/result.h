@@ -5,6 +5,8 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
+#include <map>
 #include <string>
 
 namespace samples {
@@ -23,6 +25,7 @@ struct Moved {
   PhaseBytes at_start = {};  // before the first step: DistributedDataParallel sends rank 0's parameters
   PhaseBytes in_steps = {};
   std::int64_t steps = 0;
+  std::map<std::string, std::int64_t> by_axis = {};  // of a mesh, in steps: "pp", "dp", "cp and dp", ...
 
   // Mean bytes per step: the last step of an epoch may be smaller.
   double per_step(lockstep::parallel::Phase phase) const;
@@ -41,7 +44,8 @@ struct Result {
   double steps_per_second = 0;
   Score train = {}, test = {};
   Moved moved = {};
-  Memory memory = {};     // of rank 0
+  Memory memory = {};                                      // of the rank with most
+  double idle = std::numeric_limits<double>::quiet_NaN();  // Step::idle_share
   std::string hash = {};  // nn::parameter_hash of the final model, 16 hexadecimal digits
 };
 

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "support/mesh.h"
 #include "support/stop.h"
 
 namespace samples {
@@ -61,11 +62,13 @@ std::string Run::settings(bool with_epochs) const {
                                  options_.data, options_.batch, options_.lr, options_.seed);
   if (const auto& gpt = options_.gpt)
     text += fmt::format(" layers={} heads={} width={} context={} dropout={}{}", gpt->layers, gpt->heads, gpt->width,
-                        gpt->context, gpt->dropout, gpt->bf16 ? " bf16" : "");
+                        gpt->context, gpt->dropout, gpt->bf16 ? " bf16" : "") +
+            (gpt->untied ? " untied" : "");
   if (options_.strategy != "single") text += fmt::format(" micro-batches={}", options_.micro_batches);
   if (const int blocks = step_.blocks_of_sequences(); blocks > 1)
     text += fmt::format(" blocks={} attention={}", blocks, options_.attention);
   if (const int slices = step_.slices_of_matrices(); slices > 1) text += fmt::format(" tensor-slices={}", slices);
+  if (step_.has_sums_by_module()) text += fmt::format(" sums-by-module={}", data_ranks(options_, step_.ranks()));
   if (is_gpu(options_.device)) text += " device=cuda";
   if (options_.strategy == "dp" && options_.loss == "outside" && !has_same_bits_outside(options_))
     text += " loss=outside";
@@ -255,18 +258,19 @@ void Run::print_ranks(const std::vector<std::uint64_t>& hashes) const {
 
 int Run::finish(const Score& train, const Score& test, const std::string& try_next) {
   const Moved moved = step_.moved();
+  const Memory memory = step_.memory();
   const std::vector<std::uint64_t> hashes = step_.hashes();
   write_trace(hashes[0]);
   save(/*finished=*/true);
   step_.gathered([&] {
     if (step_.is_main()) ls::save(parts_.model->state_dict(), joined(options_.out, kModelFile));
   });
-  if (step_.is_main()) write_results(train, test, moved, hashes, try_next);
+  if (step_.is_main()) write_results(train, test, moved, memory, hashes, try_next);
   step_.check_injection();
   return 0;
 }
 
-void Run::write_results(const Score& train, const Score& test, const Moved& moved,
+void Run::write_results(const Score& train, const Score& test, const Moved& moved, const Memory& memory,
                         const std::vector<std::uint64_t>& hashes, const std::string& try_next) {
   const std::string hash = fmt::format("{:016x}", hashes[0]);
   write_result(joined(options_.out, "result.json"), {.mode = options_.strategy,
@@ -274,7 +278,8 @@ void Run::write_results(const Score& train, const Score& test, const Moved& move
                                                      .train = train,
                                                      .test = test,
                                                      .moved = moved,
-                                                     .memory = step_.memory(),
+                                                     .memory = memory,
+                                                     .idle = step_.idle_share(),
                                                      .hash = hash});
   bar_.reset();
   if (options_.quiet) return;

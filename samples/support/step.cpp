@@ -7,11 +7,13 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "support/explain_mesh.h"
 #include "support/gpt.h"
+#include "support/pipeline.h"
 #include "support/stop.h"
 #include "support/strategy.h"
 
@@ -41,6 +43,7 @@ void check_split(const Options& options, int ranks) {
         "--micro-batches {} cannot be distributed evenly to {} ranks; use --nproc {}, or --micro-batches {}",
         micro_batches, ranks, fewer, (micro_batches / ranks + 1) * ranks));
   }
+  check_pipeline(options, ranks);
   Injection::parse(options.inject).check_rank(ranks);
 }
 
@@ -93,24 +96,9 @@ std::vector<ls::Device> devices_of(const Options& options) {
   return devices;
 }
 
-// The mode of a run in a report.
-std::string mode_in_report(const Options& options, const std::vector<par::MeshAxis>& mesh) {
-  if (!has_mesh(options.strategy)) return options.strategy;
-  return std::ranges::find(mesh, "fsdp", &par::MeshAxis::name) != mesh.end() ? "sharded" : "ddp";
-}
-
-// The traffic of `links` that `before` does not have.
-std::vector<par::LinkTraffic> difference(std::vector<par::LinkTraffic> links,
-                                         const std::vector<par::LinkTraffic>& before) {
-  for (par::LinkTraffic& link : links) {
-    for (const par::LinkTraffic& earlier : before) {
-      if (link.from != earlier.from || link.to != earlier.to || link.phase != earlier.phase) continue;
-      link.bytes -= earlier.bytes;
-      link.transfers -= earlier.transfers;
-    }
-  }
-  std::erase_if(links, [](const par::LinkTraffic& link) { return link.transfers == 0; });
-  return links;
+// Without an axis pp there are no stages.
+std::vector<std::string> chain_of(const Options& options, int ranks) {
+  return has_stages(options, ranks) ? chain_of_gpt() : std::vector<std::string>();
 }
 
 }  // namespace
@@ -129,6 +117,8 @@ Step::Step(const Options& options, ls::nn::Module& model)
   check_split(options, ranks());
   make_run(static_cast<int>(options.micro_batches));
   at_start_ = booked();
+  axes_at_start_ = bytes_by_axis();
+  gathered_by_axis_.resize(axes_at_start_.size());
   if (is_traced(options)) links_at_start_ = links_of_all();
 }
 
@@ -148,6 +138,8 @@ void Step::make_run(int micro_batches) {
                                                                    .sequence_blocks = ranks_along(axes, "cp"),
                                                                    .attention = attention_of(options_)},
                                                      .plan = tensor_plan(*options_.gpt),
+                                                     .chain = chain_of(options_, ranks()),
+                                                     .table = schedule_of(options_, ranks()),
                                                      .units = options_.units});
   } else if (const std::optional<Sharded> sharded = sharded_of(strategy)) {
     run_.emplace<par::ShardedDataParallel>(
@@ -208,23 +200,6 @@ void Step::clip_grad_norm_(double max_norm) {
   with_run([&](auto& run) { run.clip_grad_norm_(max_norm); });
 }
 
-void Step::gather(ls::FunctionRef<void()> body) {
-  const std::vector<par::LinkTraffic> before = links();
-  with_run([&](auto& run) { run.gathered(body); });
-  for (const par::LinkTraffic& link : difference(links(), before)) {
-    const auto is_same = [&](const par::LinkTraffic& each) {
-      return each.from == link.from && each.to == link.to && each.phase == link.phase;
-    };
-    const auto known = std::ranges::find_if(gathered_links_, is_same);
-    if (known == gathered_links_.end()) {
-      gathered_links_.push_back(link);
-    } else {
-      known->bytes += link.bytes;
-      known->transfers += link.transfers;
-    }
-  }
-}
-
 bool Step::agree(bool wanted) {
   if (!group_) return wanted;
   const ls::Tensor answer = ls::tensor({static_cast<std::int64_t>(wanted)});
@@ -270,72 +245,6 @@ void Step::check_injection() {
                   options_.inject, steps_));
 }
 
-const par::TrafficStats& Step::traffic() {
-  return *with_run([](auto& run) { return &run.traffic(); });
-}
-
-// The traffic counters of this process, without those of `gathered`.
-std::vector<par::LinkTraffic> Step::links() { return difference(traffic().links(), gathered_links_); }
-
-PhaseBytes Step::booked() {
-  PhaseBytes bytes = {};
-  for (const par::LinkTraffic& link : links()) bytes[static_cast<std::size_t>(link.phase)] += link.bytes;
-  return bytes;
-}
-
-// The traffic counters of all processes, without Phase::kOther, which is not part of the training, and without copies
-// inside a process (traffic.h: a negative end).
-std::vector<par::LinkTraffic> Step::links_of_all() {
-  std::vector<par::LinkTraffic> links = this->links();
-  std::erase_if(links, [](const par::LinkTraffic& link) {
-    return link.phase == par::Phase::kOther || link.from < 0 || link.to < 0;
-  });
-  if (!group_) return links;
-  // Every rank counts what it sends: (to, phase, bytes or transfers).
-  const std::int64_t n = group_->size();
-  const ls::Tensor own = ls::zeros({n, par::kPhaseCount, 2}, {.dtype = ls::kInt64}),
-                   all = ls::zeros({n, n, par::kPhaseCount, 2}, {.dtype = ls::kInt64});
-  const auto at = [](std::int64_t link, int phase) {
-    return static_cast<std::size_t>((link * par::kPhaseCount + phase) * 2);
-  };
-  for (const par::LinkTraffic& link : links) {
-    own.span<std::int64_t>()[at(link.to, static_cast<int>(link.phase))] = link.bytes;
-    own.span<std::int64_t>()[at(link.to, static_cast<int>(link.phase)) + 1] = link.transfers;
-  }
-  group_->all_gather(all, own)->wait();
-  links.clear();
-  for (int from = 0; from < n; ++from) {
-    for (int to = 0; to < n; ++to) {
-      for (int phase = 0; phase < par::kPhaseCount; ++phase) {
-        const std::int64_t* const numbers = &all.span<std::int64_t>()[at(from * n + to, phase)];
-        if (numbers[1] > 0) links.push_back({from, to, static_cast<par::Phase>(phase), numbers[0], numbers[1]});
-      }
-    }
-  }
-  return links;
-}
-
-std::vector<ls::Trace> Step::traces(ls::Trace trace) {
-  const report::Counters counters{
-      .steps = steps_, .at_start = links_at_start_, .in_steps = difference(links_of_all(), links_at_start_)};
-  std::vector<ls::Trace> traces;
-  if (group_)
-    traces = par::gather_traces(*group_, trace);
-  else
-    traces.push_back(std::move(trace));
-  if (traces.empty()) return traces;
-  for (ls::Trace& each : traces)
-    each.process = group_ ? fmt::format("{} rank {}", options_.strategy, each.rank) : options_.strategy;
-  std::int64_t gradient_bytes = 0;
-  for (const ls::nn::Parameter& parameter : model_.parameters())
-    gradient_bytes += parameter->numel() * static_cast<std::int64_t>(ls::item_size(parameter->dtype()));
-  traces[0].notes = {{report::kModeNote, mode_in_report(options_, mesh_of(options_, ranks()))},
-                     {report::kGradientsNote, std::to_string(gradient_bytes)},
-                     report::counters_note(counters)};
-  if (has_mesh(options_.strategy)) traces[0].notes.emplace_back(kTextsNote, std::to_string(texts_));
-  return traces;
-}
-
 std::vector<std::uint64_t> Step::hashes() {
   const std::uint64_t hash = gathered([&] { return ls::nn::parameter_hash(model_); });
   if (!group_) return {hash};
@@ -346,21 +255,11 @@ std::vector<std::uint64_t> Step::hashes() {
   return hashes;
 }
 
-Moved Step::moved() {
-  const PhaseBytes now = booked();
-  std::vector<std::int64_t> numbers(at_start_.begin(), at_start_.end());
-  numbers.insert(numbers.end(), now.begin(), now.end());
-  if (group_) {
-    const ls::Tensor sum = ls::tensor(numbers);
-    group_->all_reduce(sum)->wait();
-    numbers = sum.to_vector<std::int64_t>();
-  }
-  Moved moved{.steps = steps_};
-  for (std::size_t p = 0; p < now.size(); ++p) {
-    moved.at_start[p] = numbers[p];
-    moved.in_steps[p] = numbers[now.size() + p] - numbers[p];
-  }
-  return moved;
+bool Step::has_sums_by_module() const { return has_stages(options_, ranks()) && !options_.gpt->untied; }
+
+double Step::idle_share() const {
+  const std::optional<par::ScheduleTable> table = schedule_of(options_, ranks());
+  return table ? par::simulate(*table, {}).idle : std::numeric_limits<double>::quiet_NaN();
 }
 
 Memory Step::memory() {
@@ -370,10 +269,22 @@ Memory Step::memory() {
     else
       return run.plan();
   });
-  return {.parameters = plan.parameter_bytes,
-          .gradients = plan.gradient_bytes,
-          .optimizer = plan.optimizer_bytes,
-          .units = plan.unit_bytes};
+  Memory own{.parameters = plan.parameter_bytes,
+             .gradients = plan.gradient_bytes,
+             .optimizer = plan.optimizer_bytes,
+             .units = plan.unit_bytes};
+  if (!group_) return own;
+  const ls::Tensor all = ls::zeros({group_->size(), 4}, {.dtype = ls::kInt64});
+  group_->all_gather(all, ls::tensor({own.parameters, own.gradients, own.optimizer, own.units}))->wait();
+  const std::vector<std::int64_t> numbers = all.to_vector<std::int64_t>();
+  for (std::size_t at = 0; at < numbers.size(); at += 4) {
+    const Memory other{.parameters = numbers[at],
+                       .gradients = numbers[at + 1],
+                       .optimizer = numbers[at + 2],
+                       .units = numbers[at + 3]};
+    if (other.total() > own.total()) own = other;
+  }
+  return own;
 }
 
 }  // namespace samples

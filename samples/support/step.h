@@ -84,6 +84,8 @@ class Step {
   int blocks_of_sequences() const { return mesh_.defined() ? ranks_along(mesh_.axes(), "cp") : 1; }
   // The number of slices of the model's matrices.
   int slices_of_matrices() const { return tensor_slices(options_, ranks()); }
+  // Whether a parameter of several modules has a gradient sum for each of them, as in a pipeline.
+  bool has_sums_by_module() const;
   // Whether to stop after this step. All ranks get the same answer after the same step.
   bool stop_requested();
 
@@ -110,8 +112,11 @@ class Step {
   void check_injection();
   // Collective: the bytes sent, summed over all ranks.
   Moved moved();
-  // Memory of this process by the closed forms of ShardedDataParallel, before the first step.
+  // Collective: memory by the closed forms of ShardedDataParallel, before the first step, of the rank with most.
   Memory memory();
+  // The share of a step in which a rank of the pipeline waits, by its schedule, if forward and both halves of backward
+  // take equally long. NaN without a pipeline.
+  double idle_share() const;
   // Collective: the hash of each rank's parameters.
   std::vector<std::uint64_t> hashes();
   // Collective: the traces of all ranks on the main rank, of which the first one notes the run's bytes. `trace` is this
@@ -144,6 +149,12 @@ class Step {
   const ls::parallel::TrafficStats& traffic();
   std::vector<ls::parallel::LinkTraffic> links();
   std::vector<ls::parallel::LinkTraffic> links_of_all();
+  struct AxisGroup {
+    std::string name;
+    std::shared_ptr<ls::parallel::ProcessGroup> group;
+  };
+  std::vector<AxisGroup> axis_groups() const;
+  std::vector<std::int64_t> bytes_by_axis() const;  // of this process, in the order of axis_groups
 
   const Options& options_;
   ls::nn::Module& model_;
@@ -156,6 +167,7 @@ class Step {
   ls::parallel::DeviceMesh mesh_;  // of a Parallel
   PhaseBytes at_start_ = {};
   std::vector<ls::parallel::LinkTraffic> links_at_start_ = {}, gathered_links_ = {};  // the latter outside of steps
+  std::vector<std::int64_t> axes_at_start_ = {}, gathered_by_axis_ = {};              // as bytes_by_axis
   std::int64_t steps_ = 0;
   std::int64_t texts_ = 0;  // in each micro-batch of the last step, on a mesh
   Injection injection_;

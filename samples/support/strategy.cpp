@@ -15,6 +15,7 @@ const Aliases& aliases() {
   static const Aliases all = {{"fsdp", "zero3"},
                               {"single_device", "single"},
                               {"ddp_spawn", "ddp"},
+                              {"ddp_sharded", "zero2"},
                               {"deepspeed_stage_1", "zero1"},
                               {"deepspeed_stage_2", "zero2"},
                               {"deepspeed_stage_2_offload", "zero2_offload"},
@@ -26,9 +27,9 @@ const Aliases& aliases() {
 }  // namespace
 
 const std::vector<std::string>& strategies() {
-  static const std::vector<std::string> all = {"single", "accumulate",    "dp",    "ddp",           "zero1",
-                                               "zero2",  "zero2_offload", "zero3", "zero3_offload", "context",
-                                               "tensor", "parallel"};
+  static const std::vector<std::string> all = {"single",   "accumulate",    "dp",     "ddp",           "zero1",
+                                               "zero2",    "zero2_offload", "zero3",  "zero3_offload", "model_parallel",
+                                               "pipeline", "context",       "tensor", "parallel"};
   return all;
 }
 
@@ -50,7 +51,14 @@ std::optional<Sharded> sharded_of(const std::string& strategy) {
 }
 
 bool has_mesh(const std::string& strategy) {
-  return strategy == "context" || strategy == "tensor" || strategy == "parallel";
+  return strategy == "context" || strategy == "tensor" || strategy == "parallel" || is_pipeline(strategy);
+}
+
+bool is_pipeline(const std::string& strategy) { return strategy == "pipeline" || strategy == "model_parallel"; }
+
+std::string axis_of(const std::string& strategy) {
+  if (is_pipeline(strategy)) return "pp";
+  return strategy == "context" ? "cp" : strategy == "tensor" ? "tp" : "dp";
 }
 
 bool has_ranks(const std::string& strategy) {

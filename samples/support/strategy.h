@@ -24,6 +24,11 @@ std::string names_of_strategies();
 std::optional<Sharded> sharded_of(const std::string& strategy);
 // Whether the strategy is lockstep::parallel::Parallel on a mesh of ranks.
 bool has_mesh(const std::string& strategy);
+// Whether the strategy needs several ranks along pp, which have the layers of the model: "pipeline", or "model_parallel",
+// whose ranks work one at a time.
+bool is_pipeline(const std::string& strategy);
+// The axis of the mesh that a strategy is about: "cp" for "context"; "dp" for a strategy without one.
+std::string axis_of(const std::string& strategy);
 // Whether the strategy trains in several processes, which are ranks of a group.
 bool has_ranks(const std::string& strategy);
 

@@ -31,21 +31,39 @@ class Block(nn.Module):
         return y + self.proj(F.gelu(self.fc(self.norm2(y))))
 
 
-class Gpt(nn.Module):
-    def __init__(self, vocabulary, layers, heads, width, context):
+class Embed(nn.Module):
+    def __init__(self, vocabulary, width, context):
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, width)
         self.positions = nn.Embedding(context, width)
-        self.blocks = nn.ModuleList([Block(width, heads) for _ in range(layers)])
-        self.norm = nn.LayerNorm(width, bias=False)
-        self.head = nn.Linear(width, vocabulary, bias=False)
-        self.head.weight = self.tokens.weight
 
     def forward(self, ids):
-        x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1], device=ids.device))
+        return self.tokens(ids) + self.positions(torch.arange(ids.shape[1], device=ids.device))
+
+
+class Head(nn.Module):
+    def __init__(self, vocabulary, width):
+        super().__init__()
+        self.norm = nn.LayerNorm(width, bias=False)
+        self.linear = nn.Linear(width, vocabulary, bias=False)
+
+    def forward(self, x):
+        return self.linear(self.norm(x))
+
+
+class Gpt(nn.Module):
+    def __init__(self, vocabulary, layers, heads, width, context):
+        super().__init__()
+        self.embed = Embed(vocabulary, width, context)
+        self.blocks = nn.ModuleList([Block(width, heads) for _ in range(layers)])
+        self.head = Head(vocabulary, width)
+        self.head.linear.weight = self.embed.tokens.weight
+
+    def forward(self, ids):
+        x = self.embed(ids)
         for block in self.blocks:
             x = block(x)
-        return self.head(self.norm(x))
+        return self.head(x)
 
 
 def next_character_loss(logits, following):

@@ -124,6 +124,6 @@ TEST_CASE("char_gpt: errors of meshes name the option and the fix") {
   CHECK(contains(error_of({"--mesh", "cp=8", "--attention", "ulysses"}),
                  "4 heads cannot be distributed evenly to 8 ranks"));
   CHECK(contains(run("logistic_regression", {"--strategy", "context"}).output,
-                 "context, tensor and parallel are for the model of char_gpt"));
+                 "context, tensor, pipeline, model_parallel and parallel are for the model of char_gpt"));
   CHECK(!std::filesystem::exists("errors/result.json"));
 }

@@ -41,13 +41,14 @@ inline void check_step(const par::TrafficStats& traffic, const par::ProcessGroup
 }
 
 // On ranks 1 to 3 of four, in the order 3, 2, 1, so that numbers in the axis are not those of the group.
-inline void check_rank(const Group& world) {
+inline void check_rank(const Group& world, bool shares_memory) {
   const Group group = world->split(world->rank() == 0 ? -1 : 0, -world->rank());
   if (!group) return world->barrier();  // holds the store until the others have ended
   nn::Sequential model(nn::Linear(8, kHidden), nn::GELU(), nn::Linear(kHidden, kHidden), nn::Tanh(),
                        nn::Linear(kHidden, 3), nn::Tanh());
   const par::DeviceMesh mesh(group, {{"pp", 3}});
   par::Pipeline run(model, mesh["pp"], {.micro_batches_per_rank = kMicroBatches});
+  CHECK(run.plan().outbox_bytes == 0);
   const ls::Tensor x = ls::ones({kMicroBatches * kBatch, kTime, 8}), y = ls::ones({kMicroBatches * kBatch, kTime, 3});
   const auto loss = [&](const ls::Tensor& in, const ls::Tensor& target) { return nn::mse_loss(model(in), target); };
   par::TrafficStats& traffic = mesh["pp"].group()->traffic();
@@ -55,6 +56,8 @@ inline void check_rank(const Group& world) {
     traffic.clear();
     run.backward(x, y, loss);
     check_step(traffic, *mesh["pp"].group(), /*trains=*/true);
+    // Two messages of each direction: one may wait while the receiver copies the other one.
+    CHECK(run.plan().outbox_bytes == (shares_memory ? 4 * kBatch * kTime * kHidden * 4 : 0));
     CHECK(run.plan().boundary_bytes == traffic.bytes(Phase::kActivations) + traffic.bytes(Phase::kActivationGradients));
     traffic.clear();
     run.evaluate(x, y, loss);
@@ -63,6 +66,8 @@ inline void check_rank(const Group& world) {
   world->barrier();
 }
 
-inline void check_bytes(const std::string& backend) { with_group(backend, 4, check_rank); }
+inline void check_bytes(const std::string& backend) {
+  with_group(backend, 4, [&](const Group& world) { check_rank(world, backend == "shm" || backend == "local"); });
+}
 
 }  // namespace pipeline_bytes

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include "tests/support/groups.h"
 
 namespace {
@@ -21,7 +23,7 @@ struct Net : nn::Module {
   }
   ls::Tensor forward(const ls::Tensor& x) const override {
     ls::Tensor y = in(x);
-    for (const nn::Module& block : blocks) y = ls::tanh(block(y));
+    for (const nn::Module& block : blocks) y = block(y);
     return head(y);
   }
 };
@@ -106,6 +108,21 @@ TEST_CASE("chains that do not fit the model") {
   CHECK(error_of([&] {
           par::Pipeline(norm_net, par::DeviceMesh(nullptr, {{"pp", 1}}), with_chain({"in"}));
         }) == "Pipeline: norm has buffers and is in no module of .chain: no stage would run it");
+}
+
+TEST_CASE("a rank that evaluates while the other one trains") {
+  for (const int evaluates : {0, 1}) {
+    in_two_stages([&](par::Pipeline& run, Net&, int rank) {
+      const auto loss_fn = [&](const ls::Tensor& x, const ls::Tensor& y) { return right_loss(run, x, y); };
+      const ls::Tensor x = ls::ones({4, 4}), y = ls::zeros({4, 2});
+      const std::string text =
+          error_of([&] { rank == evaluates ? run.evaluate(x, y, loss_fn) : run.backward(x, y, loss_fn); });
+      CHECK(text ==
+            fmt::format("Pipeline: rank {} of the axis evaluates, but rank {} trains; all ranks along it must call "
+                        "the same method",
+                        evaluates, 1 - evaluates));
+    });
+  }
 }
 
 TEST_CASE("options that do not fit the ranks") {

@@ -1,4 +1,7 @@
 // DataParallel inside DistributedDataParallel: ranks are threads with several devices each.
+#include <functional>
+#include <memory>
+
 #include "tests/support/groups.h"
 
 namespace {
@@ -115,23 +118,24 @@ TEST_CASE("a module that runs a part of itself on several devices can be distrib
   });
 }
 
-TEST_CASE("DistributedDataParallel inside a replica of DataParallel is refused") {
+TEST_CASE("a mode inside a replica of DataParallel is refused") {
   with_group("local", 1, [&](const Group& group) {
     struct Inside : ls::nn::Module {
       ls::nn::Linear& fc = add<ls::nn::Linear>("fc", 4, 2);
-      mutable std::unique_ptr<DistributedDataParallel> ddp = nullptr;
-      Group made_in_forward = nullptr;
-      ls::Tensor forward(const ls::Tensor& x) const override {
-        if (!made_in_forward) return (*ddp)(x);
-        return DistributedDataParallel(const_cast<ls::nn::Linear&>(fc), made_in_forward)(x);
-      }
+      std::function<ls::Tensor(const ls::Tensor& x)> run;
+      ls::Tensor forward(const ls::Tensor& x) const override { return run(x); }
     };
-    Inside model;
-    DataParallel dp(model, kDevices);
-    model.ddp = std::make_unique<DistributedDataParallel>(model.fc, group);
-    CHECK(contains(error_of([&] { dp(Part().x); }), "inside a DataParallel replica"));
-    model.made_in_forward = group;
-    CHECK(contains(error_of([&] { dp(Part().x); }), "inside a DataParallel replica"));
+    const auto check_refused = [](auto make) {
+      Inside model;
+      DataParallel dp(model, kDevices);
+      const auto mode = make(model.fc);
+      model.run = [&](const ls::Tensor& x) { return (*mode)(x); };
+      CHECK(contains(error_of([&] { dp(Part().x); }), "inside a DataParallel replica"));
+      model.run = [&](const ls::Tensor& x) { return make(model.fc)->module()(x); };
+      CHECK(contains(error_of([&] { dp(Part().x); }), "inside a DataParallel replica"));
+    };
+    check_refused([&](ls::nn::Module& fc) { return std::make_unique<DistributedDataParallel>(fc, group); });
+    check_refused([&](ls::nn::Module& fc) { return std::make_unique<ls::parallel::GradientAccumulation>(fc); });
   });
 }
 
