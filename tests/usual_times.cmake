@@ -10,6 +10,7 @@ set(LOCKSTEP_USUAL_SECONDS
   parallel.chaos 14
   parallel.delayed_gloo_threads 20
   parallel.delayed_mpi_threads 20
+  parallel.explain_plan_threads 25
   parallel.gloo 31
   parallel.gloo_kills 60
   parallel.gloo_sharded 23

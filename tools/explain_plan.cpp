@@ -167,18 +167,20 @@ std::string question_text(const SeenPlan& seen) {
 std::string in_megabytes(double bytes) { return bytes > 0 ? fmt::format("{:.1f}", bytes / 1e6) : "-"; }
 
 std::string feasible_text(const SeenPlan& seen) {
-  std::string text = fmt::format(
-      "\n{:>3}  {:<21}  {:<20} {:>6} {:>6} {:>9} {:>5}  MB that a rank sends in a step\n"
-      "{:>3}  {:<21}  {:<20} {:>6} {:>6} {:>9} {:>5}  {:>8} {:>8} {:>8} {:>8}\n",
-      "", "", "", "memory", "activ.", "step", "idle", "", "mesh", "mode", "GB", "GB", "ms", "%", "pp", "dp, fsdp", "cp",
-      "tp");
   const std::size_t shown = std::min(seen.feasible.size(), static_cast<std::size_t>(seen.question.shown));
+  std::size_t width = 21;
+  for (std::size_t i = 0; i < shown; ++i) width = std::max(width, seen.feasible[i].mesh.axes().size());
+  std::string text = fmt::format(
+      "\n{:>3}  {:<{}}  {:<20} {:>6} {:>6} {:>9} {:>5}  MB that a rank sends in a step\n"
+      "{:>3}  {:<{}}  {:<20} {:>6} {:>6} {:>9} {:>5}  {:>8} {:>8} {:>8} {:>8}\n",
+      "", "", width, "", "memory", "activ.", "step", "idle", "", "mesh", width, "mode", "GB", "GB", "ms", "%", "pp",
+      "dp, fsdp", "cp", "tp");
   for (std::size_t i = 0; i < shown; ++i) {
     const plan::Mesh& mesh = seen.feasible[i].mesh;
     const plan::Estimate& e = seen.feasible[i].estimate;
-    text += fmt::format("{:>3}  {:<21}  {:<20} {:>6} {:>6} {:>9.2f} {:>5.1f}  {:>8} {:>8} {:>8} {:>8}\n", i + 1,
-                        mesh.axes(), mesh.mode(), memory_cell(e.memory), memory_cell(e.activations), e.seconds * 1e3,
-                        100 * e.idle, in_megabytes(e.sent.pipeline), in_megabytes(e.sent.data),
+    text += fmt::format("{:>3}  {:<{}}  {:<20} {:>6} {:>6} {:>9.2f} {:>5.1f}  {:>8} {:>8} {:>8} {:>8}\n", i + 1,
+                        mesh.axes(), width, mesh.mode(), memory_cell(e.memory), memory_cell(e.activations),
+                        e.seconds * 1e3, 100 * e.idle, in_megabytes(e.sent.pipeline), in_megabytes(e.sent.data),
                         in_megabytes(e.sent.context), in_megabytes(e.sent.tensor));
   }
   text += "     memory: of the rank that needs most, with activations; idle: all but computing forward and backward\n";

@@ -42,7 +42,7 @@ void add_ring(const Job& job, const Mesh& mesh, ChainModule& block) {
 }
 
 // Operations of a block. A product with a matrix of n numbers takes 2 n for each token (Kaplan et al., 2020), in forward
-// and for each of both gradients; a block has 12 h^2 numbers. The causal half of attention is two products of s^2 h / 2
+// and for each of both gradients; a block has 12 h^2 numbers. The causal half of attention is two products of s^2 h / 2 multiplications
 // each, and five in backward, which computes the scores again (Dao et al., 2022). Half blocks in a zigzag share the work
 // evenly, and heads likewise.
 Operations operations_of_block(const Gpt& m, double sequences) {

@@ -72,7 +72,7 @@ std::vector<ChainModule> chain_of(const Job& job, const Mesh& mesh);
 // since they hold fewer activations. Needs at least as many modules as stages.
 std::vector<std::size_t> balanced_stages(const std::vector<ChainModule>& chain, int stages);
 
-// Sent by the busiest rank in a step.
+// Bytes that the busiest rank sends in a step, by axis.
 struct SentBytes {
   double pipeline = 0, data = 0, context = 0, tensor = 0;
   double total() const { return pipeline + data + context + tensor; }
@@ -80,13 +80,13 @@ struct SentBytes {
 
 struct Estimate {
   std::int64_t memory = 0;       // bytes of the rank that needs most
-  std::int64_t activations = 0;  // those of its activations
+  std::int64_t activations = 0;  // bytes of its activations
   double seconds = 0;            // of a step
   double idle = 0;               // share of the step in which a rank does not compute, mean over ranks
   SentBytes sent;
   std::vector<std::size_t> begins;  // of stages, in modules of the chain
 };
-// The library accepts the mesh for the job.
+// Requires a mesh that the library accepts for the job.
 Estimate estimate(const Job& job, const Mesh& mesh);
 
 // A reduce-scatter or an all-gather of `bytes`, by messages from each rank to each other: half of an all-reduce.

@@ -35,6 +35,8 @@ namespace par = lockstep::parallel;
 namespace {
 
 constexpr int kDrawnRanks = 16, kDrawnForwards = 4096;  // more would be unreadable
+constexpr const char* kLinks =
+    "NVLink, PCIe4, 100GbE, 10GbE, or a file ./link.json: {\"latency_us\": 12, \"gigabytes_per_second\": 1.1}";
 
 struct Arguments {
   CollectiveQuestion all_reduce, reduce_scatter = {.collective = par::Collective::kReduceScatter},
@@ -217,14 +219,11 @@ CLI::App& declare_plan(CLI::App& app, Arguments& arguments) {
   plan.add_option("--micro-batches", question.micro_batches, "micro-batches of a step, of all ranks together")
       ->check(command_line::range(1, 1024));
   plan.add_option("--sequences", question.sequences, "sequences of a micro-batch")->check(size);
-  plan.add_option("--link", question.link,
-                  "between all ranks: NVLink, PCIe4, 100GbE, 10GbE, or a file ./link.json: "
-                  "{\"latency_us\": 12, \"gigabytes_per_second\": 1.1}");
+  plan.add_option("--link", question.link, kLinks);
   plan.add_option("--teraflops", question.teraflops, "floating-point operations of a rank, in 10^12 a second")
       ->check(command_line::range(1e-6, 1e6));
   plan.add_option("--profile", question.profile,
-                  "file with the times of one device for one micro-batch, as of scaling --save-profile, instead of "
-                  "--teraflops")
+                  "file of scaling --save-profile with the times of one device and one micro-batch, for --teraflops")
       ->type_name("FILE");
   plan.add_option("--top", question.shown, "meshes to print")->check(command_line::range(1, 10'000));
   return plan;
@@ -240,9 +239,7 @@ CLI::App& declare_scaling(CLI::App& app, Arguments& arguments) {
       ->type_name("FILE");
   scaling.add_option("--save-profile", arguments.save_profile, "write the measured profile to this file")
       ->type_name("FILE");
-  scaling.add_option("--link", question.link,
-                     "NVLink, PCIe4, 100GbE, 10GbE, or a file ./link.json: "
-                     "{\"latency_us\": 12, \"gigabytes_per_second\": 1.1}");
+  scaling.add_option("--link", question.link, kLinks);
   scaling.add_option("--ranks", question.ranks, "devices: 1..1024, or 1,2,6");
   add_algorithm(scaling, question.algorithm, "algorithm of DDP's all-reduces");
   scaling.add_flag("--no-overlap", question.no_overlap, "DDP reduces after backward");
@@ -333,14 +330,15 @@ int explain_schedule(const CLI::App& app, Arguments& arguments) {
 }
 
 int explain_plan(const CLI::App& app, const PlanQuestion& question) {
-  const auto refuse = [&](const char* one, const std::vector<const char*>& others, const char* why) {
-    for (const char* name : others) {
-      if (app.count(one) > 0 && app.count(name) > 0)
-        throw CLI::ValidationError(name, fmt::format("is not for {}, {}\nLeave one of the two out", one, why));
-    }
-  };
-  refuse("--parameters", {"--layers", "--width", "--heads"}, "which determines it");
-  refuse("--profile", {"--teraflops"}, "which has times of its own");
+  const std::pair<const char*, const char*> both[] = {{"--parameters", "--layers"},
+                                                      {"--parameters", "--width"},
+                                                      {"--parameters", "--heads"},
+                                                      {"--profile", "--teraflops"}};
+  for (const auto& [one, other] : both) {
+    if (app.count(one) > 0 && app.count(other) > 0)
+      throw CLI::ValidationError(other,
+                                 fmt::format("is not for {}, which determines it\nLeave one of the two out", one));
+  }
   fmt::print("{}", plan_text(plan_of(question)));
   return 0;
 }

@@ -356,7 +356,8 @@ TEST_CASE("plan: meshes that Parallel refuses are counted, with the least that h
   std::map<std::string, std::pair<int, std::string>> refused;
   int all = 0;
   for (const RefusedMeshes& each : seen.refused) refused[each.why] = {each.count, each.way_out}, all += each.count;
-  CHECK(all + seen.feasible.size() == 35);  // 8 = 2 x 2 x 2: each factor goes to one of five axes, (3 + 4 over 4) ways
+  CHECK(all + static_cast<int>(seen.feasible.size()) ==
+        35);  // 8 = 2 x 2 x 2: each factor goes to one of five axes, (3 + 4 over 4) ways
   CHECK(refused["tp does not divide 6 heads"].second == "a model with 8 heads");
   CHECK(refused["6 micro-batches cannot be shared with equal bits"].second == "--micro-batches 8");
   CHECK(refused["dp and fsdp both above 1 is not supported"].first == 5);
@@ -372,7 +373,7 @@ TEST_CASE("plan: wrong options are errors that name the option and the fix") {
       {"--parameters 1e9 --width 64",
        "--width: is not for --parameters, which determines it\nLeave one of the two out"},
       {"--profile small.json --teraflops 3",
-       "--teraflops: is not for --profile, which has times of its own\nLeave one of the two out"}};
+       "--teraflops: is not for --profile, which determines it\nLeave one of the two out"}};
   for (const auto& each : usage) {
     const Finished wrong = explain("plan " + each.first);
     CHECK(wrong.code == 2);

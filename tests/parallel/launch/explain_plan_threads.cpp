@@ -190,3 +190,20 @@ TEST_CASE(
     }
   }
 }
+
+TEST_CASE("plan: the activations of a micro-batch are those that a forward leaves in memory, within 10 %") {
+  PlanQuestion question;
+  question.model = kGpt;
+  for (const std::int64_t sequences : {2, 8}) {
+    question.sequences = sequences;
+    std::int64_t planned = 0;
+    for (const plan::ChainModule& each : plan::chain_of(job_of(question), {})) planned += each.activations;
+    const Model model;
+    const ls::Tensor ids = (ls::arange(sequences * kGpt.context) % 48).reshape({sequences, kGpt.context});
+    const std::int64_t before = ls::allocator_stats().allocated_bytes;
+    const ls::Tensor logits = model({ids, ls::arange(kGpt.context).expand(ids.shape())});
+    const ls::Tensor loss = nn::cross_entropy(logits.flatten(0, 1), ids.flatten());
+    const auto kept = static_cast<double>(ls::allocator_stats().allocated_bytes - before);
+    CHECK(static_cast<double>(planned) == doctest::Approx(kept).epsilon(0.1));
+  }
+}
