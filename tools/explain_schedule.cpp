@@ -170,9 +170,10 @@ std::string costs_text(const SeenSchedule& seen) {
 std::string measured_text(const SeenSchedule& seen) {
   if (!seen.profile) return "";
   if (!seen.is_measured()) return "measured    the trace has another schedule\n";
-  const double measured = seen.profile->nanoseconds;
+  const report::PipelineStepTimes& step = seen.profile->median_step();
+  const auto measured = static_cast<double>(step.end - step.begin);
   return fmt::format("measured    {}, idle {}; the prediction is {:+.1f} % off\n", seen.time(measured),
-                     percent(seen.profile->idle), 100 * (seen.timeline.seconds / measured - 1));
+                     percent(step.idle()), 100 * (seen.timeline.seconds / measured - 1));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "tests/samples/support.h"
 #include "tools/report/chrome_trace.h"
 #include "tools/report/pipeline.h"
+#include "tools/report/report.h"
 
 namespace {
 
@@ -81,6 +83,10 @@ double closed_form(par::Schedule schedule, int p, int m, int v) {
   return m * (f + i + w) + (p - 1) * (f + i + w) / v;
 }
 
+double nanoseconds(const PipelineProfile& profile) {
+  return static_cast<double>(profile.median_step().end - profile.median_step().begin);
+}
+
 std::string explain_program() { return std::filesystem::path(LOCKSTEP_RUN).replace_filename("lockstep-explain"); }
 
 }  // namespace
@@ -99,10 +105,10 @@ TEST_CASE("times from a trace give the closed form of every schedule, exactly") 
       CHECK(profile->is_split == (schedule == Schedule::kZeroBubble));
       CHECK(profile->steps.size() == 3);
       CHECK(profile->link.latency == 0);
-      CHECK(profile->nanoseconds == closed_form(schedule, p, 8, v));
+      CHECK(nanoseconds(*profile) == closed_form(schedule, p, 8, v));
       const par::Timeline timeline = par::simulate(table, profile->stages_for(table.stages()), profile->link);
       CHECK(timeline.seconds == closed_form(schedule, p, 8, v));
-      CHECK(timeline.idle == doctest::Approx(profile->idle).epsilon(1e-12));
+      CHECK(timeline.idle == doctest::Approx(profile->median_step().idle()).epsilon(1e-12));
       // Stages of another number of ranks have the same work.
       if (schedule != Schedule::kZeroBubble) continue;
       for (const int ranks : {1, 2, 8}) {
@@ -119,7 +125,9 @@ TEST_CASE("times from a trace are those of each stage, and the latency of its me
   const std::vector<par::StageCosts> stages = {{300, 200, 100}, {500, 400, 300}, {250, 350, 150}};
   std::vector<Trace> traces = traces_of({table, stages, {.latency = 40}});
   // A forward that takes long once, and a step whose begin was dropped, change nothing.
-  traces[1].events[1].end += 30;
+  TraceEvent& slow = traces[1].events[traces[1].events.size() / 3 + 1];
+  CHECK(slow.name == "1F0");
+  slow.end += 30;
   traces[2].events.erase(traces[2].events.begin(), traces[2].events.begin() + 5);
   const auto profile = report::pipeline_profile(through_a_file(traces));
   REQUIRE(profile);
@@ -131,7 +139,7 @@ TEST_CASE("times from a trace are those of each stage, and the latency of its me
     CHECK(profile->stages[s].backward_input == stages[s].backward_input);
     CHECK(profile->stages[s].backward_weight == stages[s].backward_weight);
   }
-  CHECK(profile->nanoseconds == par::simulate(table, stages, {.latency = 40}).seconds);
+  CHECK(nanoseconds(*profile) == par::simulate(table, stages, {.latency = 40}).seconds);
   CHECK_THROWS_WITH_AS(profile->stages_for(4),
                        "schedule: the trace has 3 stages, and the schedule 4; expected a multiple or a divisor",
                        lockstep::InvalidArgument);
@@ -195,4 +203,30 @@ TEST_CASE("lockstep-explain schedule --profile: the prediction, next to the meas
   const Finished none = explain({"1f1b", "--profile", "none.json"});
   CHECK(none.code == 1);
   CHECK(contains(none.output, "none.json: there is no complete step of a pipeline; trace a step of "));
+}
+
+TEST_CASE("a report has the planned and the measured lanes of a pipeline, with the idle share of both") {
+  const auto table = par::ScheduleTable::make(par::Schedule::kZeroBubble, 2, 4);
+  std::vector<Trace> traces = traces_of({table, equal_stages(table)});
+  const std::string page = report::page_of({.title = "t", .runs = report::runs_of(traces, "run")}),
+                    open = "<script type=\"application/json\" id=\"data\">";
+  const std::size_t begin = page.find(open) + open.size();
+  const auto data = nlohmann::json::parse(page.substr(begin, page.find("</script>", begin) - begin));
+  const auto& pipeline = data.at("modes").at(0).at("pipeline");
+  const double seconds = closed_form(par::Schedule::kZeroBubble, 2, 4, 1);
+  CHECK(pipeline.at("planned_ns") == seconds);
+  CHECK(pipeline.at("measured_ns") == seconds);
+  REQUIRE(pipeline.at("ranks").size() == 2);
+  for (const auto& rank : pipeline.at("ranks")) {
+    CHECK(rank.at("planned") == rank.at("measured"));
+    CHECK(rank.at("planned").size() == 3 * 4);
+    CHECK(rank.at("planned_idle") == doctest::Approx(1 - 4 * 3480 / seconds));
+    CHECK(rank.at("measured_idle") == doctest::Approx(1 - 4 * 3480 / seconds));
+  }
+  CHECK(pipeline.at("ranks")[1].at("name") == "rank 1");
+  const nlohmann::json first = {0, 1, 0, 1200, 1200};  // 1F0, after 0F0
+  CHECK(pipeline.at("ranks")[1].at("planned")[0] == first);
+  traces[0].events.clear();
+  const std::string none = report::page_of({.title = "t", .runs = report::runs_of(traces, "run")});
+  CHECK(contains(none, "\"pipeline\":null"));
 }

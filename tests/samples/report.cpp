@@ -64,7 +64,7 @@ TEST_CASE("compare --report: the recorded bytes and those of each step follow th
 
   const std::string page = read_file("report.html"), text = data_text(page);
   CHECK(page.size() < 1'000'000);
-  CHECK(page.size() - text.size() < 60'000);
+  CHECK(page.size() - text.size() < 64'000);
   CHECK(contains(page, "default-src 'none'"));
   CHECK(!contains(page, "unsafe-inline"));
   for (const char* outside : {"http:", "https:", "src=", "@import", "url(\"", "fetch("}) {

@@ -63,6 +63,17 @@
       has('#memory .chart', 'planned, without activations', 'rank 2', '1,000 B', 'steps 9 to 10'));
   check('no memory without a plan', document.querySelectorAll('#memory table').length === 1);
 
+  // Planned above measured lanes of a pipeline, on one scale, with the idle share of both.
+  const lanes = document.querySelector('#pipeline-ddp'), boxes = (row) => [...lanes.querySelectorAll(`[aria-label="rank 0, ${row}"] .event rect`)].map((each) => each.getBBox());
+  const [planned, measured] = [boxes('planned'), boxes('measured')];
+  check('pipelines', !document.querySelector('#pipelines').hidden && document.querySelectorAll('#pipelines figure').length === 1 &&
+      has('#pipeline-ddp figcaption', 'ddp: predicted 800.0 \u00b5s, idle 25.0 %; measured 1.00 ms, idle 40.0 %') &&
+      has('#pipeline-ddp svg', 'rank 0: idle 25.0 % planned, 50.0 % measured', 'rank 1: idle 25.0 % planned, 30.0 % measured',
+          'rank 0, measured: 0W0, gradients of parameters of stage 0, micro-batch 0, from 800.0 \u00b5s to 1.00 ms: 200.0 \u00b5s'));
+  check('planned above measured', planned.length === 3 && measured.length === 3 && planned[0].y < measured[0].y &&
+      Math.abs(planned[0].x - measured[0].x) < 1 && Math.abs(planned[0].width - measured[0].width) < 1 && planned[2].x < measured[2].x);
+  check('lanes of a pipeline fit', lanes.querySelector('svg').getBoundingClientRect().right <= innerWidth);
+
   // Figures: texts that arrows do not cross, one curve for equal losses in the page's text size, and colours apart.
   const bounds = (node) => node.getBoundingClientRect(), texts0 = [...document.querySelectorAll('#figure-ddp .event text')].map(bounds);
   check('arrows cross no text', [...document.querySelectorAll('#figure-ddp .arrow line')].map(bounds).every((line) => texts0.every((each) =>

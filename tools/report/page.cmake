@@ -3,7 +3,7 @@
 file(READ ${FOLDER}/report.html page)
 file(READ ${FOLDER}/report.css style)
 file(READ ${FOLDER}/report.js script)
-foreach(part IN ITEMS summary memory tools)
+foreach(part IN ITEMS summary memory pipeline tools)
   file(READ ${FOLDER}/report_${part}.js text)
   string(REPLACE "\n// {{${part}}}\n" "${text}" script "${script}")
 endforeach()

@@ -188,6 +188,13 @@ double PipelineStepTimes::idle() const {
   return sum / static_cast<double>(ranks.size());
 }
 
+const PipelineStepTimes& PipelineProfile::median_step() const {
+  std::vector<const PipelineStepTimes*> sorted;
+  for (const PipelineStepTimes& step : steps) sorted.push_back(&step);
+  std::ranges::stable_sort(sorted, {}, [](const PipelineStepTimes* step) { return step->end - step->begin; });
+  return *sorted[sorted.size() / 2];
+}
+
 std::vector<par::StageCosts> PipelineProfile::stages_for(int count) const {
   const int own = static_cast<int>(stages.size());
   if (count % own != 0 && own % count != 0)
@@ -220,13 +227,6 @@ std::optional<PipelineProfile> pipeline_profile(const std::vector<ls::Trace>& tr
   profile->steps = std::move(steps);
   measure_stages(*profile);
   measure_link(*profile);
-  std::vector<double> seconds, idle;
-  for (const PipelineStepTimes& step : profile->steps) {
-    seconds.push_back(static_cast<double>(step.end - step.begin));
-    idle.push_back(step.idle());
-  }
-  profile->nanoseconds = median(std::move(seconds));
-  profile->idle = median(std::move(idle));
   return profile;
 }
 

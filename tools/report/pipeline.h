@@ -36,7 +36,8 @@ struct PipelineProfile {
   // The latency: from the begin of a send for which the receiver waits to the end of the receive.
   lockstep::parallel::MessageTime link = {};
   std::vector<PipelineStepTimes> steps = {};  // oldest first; with replicas one for each of them
-  double nanoseconds = 0, idle = 0;           // medians of the steps
+
+  const PipelineStepTimes& median_step() const;  // that of median length
 
   // Times for a table with `count` stages: stages of the trace cut into equal parts, or put together. Throws
   // InvalidArgument if neither number is a multiple of the other.

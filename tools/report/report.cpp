@@ -3,13 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "lockstep/base/file_internal.h"
+#include "lockstep/parallel/schedule/schedule_internal.h"
 #include "tools/report/causes.h"
 #include "tools/report/json.h"
 #include "tools/report/lanes.h"
+#include "tools/report/pipeline.h"
 
 namespace report {
 
@@ -18,6 +22,7 @@ extern const std::string_view kReportPage;  // report.html with style and script
 namespace {
 
 namespace ls = lockstep;
+namespace par = lockstep::parallel;
 constexpr std::string_view kDataMark = "{{data}}";
 
 // Stores each name once; events refer to a name by number.
@@ -118,6 +123,39 @@ Counters counted_in(const std::vector<StepView>& steps) {
   return {.steps = static_cast<std::int64_t>(steps.size()), .in_steps = traffic.links()};
 }
 
+Json to_json(const par::ScheduleAction& action, double begin, double end) {
+  return {static_cast<int>(action.kind), action.stage, action.micro_batch, std::llround(begin),
+          std::llround(end - begin)};
+}
+
+// Planned: the run's schedule with its median times. Measured: the step of median length.
+Json to_json(const PipelineProfile& profile, const std::vector<ls::Trace>& traces) {
+  const par::Timeline planned = par::simulate(profile.table, profile.stages, profile.link);
+  const PipelineStepTimes& step = profile.median_step();
+  Json ranks = Json::array();
+  for (std::size_t rank = 0; rank < step.ranks.size(); ++rank) {
+    Json lanes[2] = {Json::array(), Json::array()};
+    for (const auto& [begin, end, action] : planned.ranks[rank].actions)
+      lanes[0].push_back(to_json(action, begin, end));
+    const PipelineRankStep& own = step.ranks[rank];
+    for (std::size_t i = 0; i < own.actions.size(); ++i) {
+      if (par::is_computing(own.actions[i].kind))
+        lanes[1].push_back(to_json(own.actions[i], static_cast<double>(own.events[i].begin - step.begin),
+                                   static_cast<double>(own.events[i].end - step.begin)));
+    }
+    ranks.push_back({{"name", fmt::format("rank {}", traces[own.trace].rank)},
+                     {"planned_idle", planned.ranks[rank].idle},
+                     {"measured_idle", step.idle(rank)},
+                     {"planned", std::move(lanes[0])},
+                     {"measured", std::move(lanes[1])}});
+  }
+  return {{"planned_ns", std::llround(planned.seconds)},
+          {"planned_idle", planned.idle},
+          {"measured_ns", step.end - step.begin},
+          {"measured_idle", step.idle()},
+          {"ranks", std::move(ranks)}};
+}
+
 Json to_json(const Run& run) {
   const std::vector<StepView> steps = last_steps(run, kShownSteps);
   const Counters counters = run.is_counted ? run.counters : counted_in(steps);
@@ -135,6 +173,7 @@ Json to_json(const Run& run) {
   }
   for (const EpochLoss& loss : run.losses)
     losses.push_back({loss.epoch, report::to_json(loss.train), report::to_json(loss.test)});
+  const std::optional<PipelineProfile> pipeline = pipeline_profile(run.traces);
   return {{"name", run.name},
           {"mode", run.mode},
           {"verdict", verdict(run, steps)},
@@ -147,6 +186,7 @@ Json to_json(const Run& run) {
           {"links", rows_of(counters.in_steps)},
           {"clocks", std::move(clocks)},
           {"planned", std::move(planned)},
+          {"pipeline", pipeline ? to_json(*pipeline, run.traces) : Json()},
           {"losses", std::move(losses)},
           {"steps", std::move(step_list)},
           {"names", names.json()}};

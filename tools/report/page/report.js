@@ -312,7 +312,7 @@ function makeFigures() {
     const keys = {ArrowLeft: 'previous', ArrowRight: 'next', '+': 'zoom-in', '-': 'zoom-out', 0: 'whole'};
     if (keys[event.key]) handlers[keys[event.key]]();
   });
-  window.addEventListener('resize', () => { draw(); drawLosses(); drawMemory(); });
+  window.addEventListener('resize', () => { draw(); drawLosses(); drawMemory(); drawPipelines(); });
 }
 
 function makeLegend() {
@@ -337,6 +337,8 @@ function makeLegend() {
 
 // {{memory}}
 
+// {{pipeline}}
+
 // {{tools}}
 
 $('title').textContent = 'Lockstep: ' + data.program;
@@ -351,6 +353,7 @@ makeMatrices();
 makeOverlap();
 makeLosses();
 makeMemory();
+makePipelines();
 draw();
 drawLosses();
 document.documentElement.dataset.ready = 'yes';
