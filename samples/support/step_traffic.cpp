@@ -169,8 +169,7 @@ Moved Step::moved() {
     moved.in_steps[p] = numbers[now.size() + p] - numbers[p];
   }
   const std::vector<AxisGroup> groups = axis_groups();
-  for (std::size_t a = 0; a < groups.size(); ++a)
-    moved.by_axis[groups[a].name] = numbers[2 * now.size() + a];
+  for (std::size_t a = 0; a < groups.size(); ++a) moved.by_axis[groups[a].name] = numbers[2 * now.size() + a];
   return moved;
 }
 
