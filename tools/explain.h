@@ -54,7 +54,8 @@ std::string bytes_formula(lockstep::parallel::Algorithm algorithm, int ranks,
                           lockstep::parallel::Collective collective = lockstep::parallel::Collective::kAllReduce);
 std::string steps_formula(lockstep::parallel::Algorithm algorithm, int ranks,
                           lockstep::parallel::Collective collective = lockstep::parallel::Collective::kAllReduce);
-std::string ranks_text(std::uint64_t set);  // "{0,2}"
+std::string ranks_text(std::uint64_t set);                        // "{0,2}"
+std::string plural(std::int64_t count, const std::string& noun);  // "1 rank", "2 ranks", "3 meshes"
 std::string escape_html(const std::string& text);
 // A self-contained HTML page; its content security policy forbids external content.
 std::string html_page(const std::string& title, const std::string& body, const std::string& script = "");

@@ -294,6 +294,11 @@ std::string steps_formula(par::Algorithm algorithm, int ranks, par::Collective c
   }
 }
 
+std::string plural(std::int64_t count, const std::string& noun) {
+  const bool is_sibilant = noun.ends_with("sh") || noun.ends_with("ch");
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : is_sibilant ? "es" : "s");
+}
+
 std::string ranks_text(std::uint64_t set) {
   std::string text;
   for (int r = 0; r < 64; ++r) {

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "lockstep/base/error.h"
+#include "tools/explain.h"
 #include "tools/explain_scaling.h"
 
 namespace par = lockstep::parallel;
@@ -69,13 +70,6 @@ std::vector<plan::Mesh> all_meshes(int ranks) {
   return meshes;
 }
 
-std::string count_text(std::int64_t n, const char* noun) {
-  return fmt::format("{} {}{}", n, noun,
-                     n == 1                                                              ? ""
-                     : noun == std::string("micro-batch") || noun == std::string("mesh") ? "es"
-                                                                                         : "s");
-}
-
 struct Refusal {
   std::string why, way_out;
 };
@@ -97,7 +91,7 @@ std::optional<Refusal> refusal_of(const plan::Job& job, const plan::Mesh& mesh) 
   if (mesh.dp > 1 && mesh.fsdp > 1)
     return Refusal{"dp and fsdp both above 1 is not supported", "give their ranks to one of them"};
   if (all % n != 0 || (n > 1 && (!is_power(all / n) || (mesh.cp > 1 && !is_power(all)))))
-    return Refusal{fmt::format("{} cannot be shared with equal bits", count_text(all, "micro-batch")),
+    return Refusal{fmt::format("{} cannot be shared with equal bits", plural(all, "micro-batch")),
                    fmt::format("--micro-batches {}", next_micro_batches(all, n, mesh.cp > 1))};
   if (m.heads % mesh.tp != 0)
     return Refusal{fmt::format("tp does not divide {} heads", m.heads),
@@ -157,10 +151,10 @@ std::string question_text(const SeenPlan& seen) {
       "plan: a GPT of {} x width {}, {}, {} positions, {} tokens: {:.1f} million parameters\n"
       "{} with {:g} GB and {}; link {}: {:.1f} us, {:.3f} GB/s\n"
       "A step: {} of {} each, {} tokens; f32, Adam\n",
-      count_text(m.layers, "layer"), m.width, count_text(m.heads, "head"), m.context, m.vocabulary,
-      static_cast<double>(m.parameters()) / 1e6, count_text(q.ranks, "rank"), q.memory_gb, speed, q.link,
-      seen.job.link.latency * 1e6, seen.job.link.bandwidth / kGiga, count_text(q.micro_batches, "micro-batch"),
-      count_text(q.sequences, "sequence"), seen.job.tokens());
+      plural(m.layers, "layer"), m.width, plural(m.heads, "head"), m.context, m.vocabulary,
+      static_cast<double>(m.parameters()) / 1e6, plural(q.ranks, "rank"), q.memory_gb, speed, q.link,
+      seen.job.link.latency * 1e6, seen.job.link.bandwidth / kGiga, plural(q.micro_batches, "micro-batch"),
+      plural(q.sequences, "sequence"), seen.job.tokens());
 }
 
 // "12.3", or "-" for an axis that sends nothing.
@@ -186,7 +180,7 @@ std::string feasible_text(const SeenPlan& seen) {
   text += "     memory: of the rank that needs most, with activations; idle: all but computing forward and backward\n";
   if (seen.feasible.size() > shown)
     text += fmt::format("     and {} that {} slower: --top {}\n",
-                        count_text(static_cast<std::int64_t>(seen.feasible.size() - shown), "mesh"),
+                        plural(static_cast<std::int64_t>(seen.feasible.size() - shown), "mesh"),
                         seen.feasible.size() - shown == 1 ? "is" : "are", seen.feasible.size());
   return text;
 }

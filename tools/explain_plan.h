@@ -9,8 +9,8 @@
 
 struct PlanQuestion {
   plan::Gpt model;
-  double parameters =
-      0;  // of a GPT in the proportions of GPT-2's smallest, instead of layers, width and heads; 0: none
+  // Instead of layers, width and heads: those of a GPT of this size, with heads of 64 numbers; 0: none.
+  double parameters = 0;
   int ranks = 8, micro_batches = 8;
   std::int64_t sequences = 1;  // of a micro-batch
   double memory_gb = 16;       // of a rank

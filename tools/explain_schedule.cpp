@@ -7,12 +7,14 @@
 #include <charconv>
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/parallel/schedule/schedule_internal.h"
+#include "tools/explain.h"
 #include "tools/report/causes.h"
 #include "tools/report/chrome_trace.h"
 
@@ -58,10 +60,6 @@ par::ScheduleCosts parse_costs(const std::string& text) {
     at = read.ptr + 1;
   }
   return {.forward = all[0], .backward_input = all[1], .backward_weight = all[2]};
-}
-
-std::string plural(int count, const std::string& noun) {
-  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : noun == "micro-batch" ? "es" : "s");
 }
 
 std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
@@ -151,7 +149,7 @@ std::string costs_text(const SeenSchedule& seen) {
   const report::PipelineProfile& profile = *seen.profile;
   std::string text =
       fmt::format("Times for a micro-batch from {}: medians over {} of {} and {}\n", seen.question.profile,
-                  plural(static_cast<int>(profile.steps.size()), "step"), plural(profile.table.ranks(), "rank"),
+                  plural(std::ssize(profile.steps), "step"), plural(profile.table.ranks(), "rank"),
                   plural(profile.table.micro_batches(), "micro-batch"));
   text += profile.is_split ? "stage  F         I         W\n" : "stage  F         B\n";
   for (std::size_t stage = 0; stage < profile.stages.size(); ++stage) {

@@ -33,8 +33,7 @@ struct SeenSchedule {
 
 bool is_schedule_file(const ScheduleQuestion& question);
 // Throws InvalidArgument for an unknown schedule, numbers that it cannot have, costs that are no three numbers, or an
-// invalid table; IoError for a file that cannot be read, or a trace without a step of a
-// pipeline.
+// invalid table; IoError for a file that cannot be read, or a trace without a step of a pipeline.
 SeenSchedule schedule_of(const ScheduleQuestion& question);
 std::string schedule_title(const SeenSchedule& seen);
 std::string schedule_text(const SeenSchedule& seen);

@@ -94,7 +94,7 @@ struct Gpt : ls::nn::Module {
   }
 };
 
-// Of the rank that has most.
+// Numbers of the rank with the largest ones.
 struct Measured {
   std::int64_t memory = 0;  // parameters, gradients, Adam's state, unit buffers
   double sent = 0;          // activations, gradients and parameters in a step

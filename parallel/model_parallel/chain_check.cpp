@@ -43,7 +43,7 @@ class ChainCalls {
     LOCKSTEP_CHECK(are_same(inputs, passed_),
                    "{}: the model's forward calls {} with other tensors than the result of {}, which is all that its "
                    "stage gets; put what is computed between the two into one of them, or name its module in .chain",
-                   op_, path, link > 0 ? chain_[link - 1].path : path);
+                   op_, path, chain_[link - 1].path);
     has_failed_ = false;
     ++next_;
     passed_ = {raw::empty({0}, {})};
@@ -81,6 +81,7 @@ class ChainCalls {
   bool has_failed_ = false;  // in a call, with an error of its own
 };
 
+// A call of one of these modules.
 class ChainCall final : public nn::ModuleRunner {
  public:
   ChainCall(ChainCalls& calls, std::size_t link) : calls_(calls), link_(link) {}
@@ -91,7 +92,7 @@ class ChainCall final : public nn::ModuleRunner {
   std::size_t link_;
 };
 
-// Of the model.
+// The call of the model itself.
 class ModelCall final : public nn::ModuleRunner {
  public:
   explicit ModelCall(ChainCalls& calls) : calls_(calls) {}

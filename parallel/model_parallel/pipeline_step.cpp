@@ -44,13 +44,15 @@ void PipelineStep::run() {
   step_.losses.assign(static_cast<std::size_t>(plan_.running()), Tensor());
   const std::vector<ScheduleAction>& rows = pipeline_.rows();
   for (std::size_t row = 0; row < rows.size(); ++row) {
-    const auto& [kind, stage, m] = rows[row];
-    if (is_left_out(rows[row])) continue;
-    run_at(fmt::format("micro-batch {} in stage {} (rank {}, row {} of the schedule: {})", m, stage, stages_.rank, row,
-                       rows[row].to_string()),
-           [&] { rows[row].micro_batch < plan_.running() ? run_traced(row) : skip(rows[row]); });
+    const ScheduleAction& action = rows[row];
+    if (is_left_out(action)) continue;
+    const auto place = [&] {
+      return fmt::format("micro-batch {} in stage {} (rank {}, row {} of the schedule: {})", action.micro_batch,
+                         action.stage, stages_.rank, row, action.to_string());
+    };
+    run_at(place, [&] { action.micro_batch < plan_.running() ? run_traced(row) : skip(action); });
   }
-  run_at(fmt::format("the end of the schedule (rank {})", stages_.rank), [&] { messages_.end_step(); });
+  run_at([&] { return fmt::format("the end of the schedule (rank {})", stages_.rank); }, [&] { messages_.end_step(); });
 }
 
 void PipelineStep::run_traced(std::size_t row) {
@@ -63,21 +65,21 @@ void PipelineStep::run_traced(std::size_t row) {
 }
 
 // Calls body(). If it throws, the group fails on all ranks: other stages wait for this one in the middle of the step.
-void PipelineStep::run_at(const std::string& place, FunctionRef<void()> body) {
+void PipelineStep::run_at(FunctionRef<std::string()> place, FunctionRef<void()> body) {
   const auto fail = [&](const std::string& why) {
     if (pipeline_.group) pipeline_.group->fail(fmt::format("{}: {}", plan_.op, why));
   };
   try {
     body();
   } catch (Error& error) {
-    error.add_context(place);
+    error.add_context(place());
     fail(error.what());
     throw;
   } catch (const std::exception& error) {
-    fail(fmt::format("{}: {}", place, error.what()));
+    fail(fmt::format("{}: {}", place(), error.what()));
     throw;
   } catch (...) {
-    fail(place + ": an exception that is not a std::exception");
+    fail(place() + ": an exception that is not a std::exception");
     throw;
   }
 }

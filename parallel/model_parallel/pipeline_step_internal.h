@@ -39,7 +39,7 @@ class PipelineStep {
 
   bool is_left_out(const ScheduleAction& action) const;
   void skip(const ScheduleAction& action);
-  void run_at(const std::string& place, FunctionRef<void()> body);
+  void run_at(FunctionRef<std::string()> place, FunctionRef<void()> body);
   void run(const ScheduleAction& action);
   void run_traced(std::size_t row);
   void forward(int stage, int m);

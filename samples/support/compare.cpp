@@ -103,8 +103,7 @@ void print_costs(const std::vector<Result>& results) {
   }
   fmt::print(
       "\nMemory is that of ShardedDataParallel::plan and its closed forms, on the rank with most; \"optimizer\" has "
-      "two "
-      "buffers\n"
+      "two buffers\n"
       "per parameter (Adam). Activations are not counted.\n");
 }
 
@@ -127,7 +126,7 @@ void print_missing_savings(const std::vector<Result>& results) {
   }
 }
 
-// What the ranks of a mesh send along its axes, and the share of the step in which those of a pipeline wait.
+// The bytes along each axis of a mesh, and the share of the step in which ranks of a pipeline wait.
 void print_axes(const std::vector<Result>& results) {
   for (const Result& r : results) {
     std::vector<std::string> axes;
@@ -140,8 +139,7 @@ void print_axes(const std::vector<Result>& results) {
   if (std::ranges::any_of(results, [](const Result& r) { return !std::isnan(r.idle); }))
     fmt::print(
         "Idle is the share of a step in which a rank waits for other stages, by the schedule, if all stages take "
-        "equally "
-        "long.\n");
+        "equally long.\n");
 }
 
 // Another order of sums changes the last digits of the loss.

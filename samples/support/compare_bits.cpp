@@ -54,8 +54,7 @@ void check_comparable(const Options& options) {
   if (has_dp && options.loss == "outside" && !has_same_bits_outside(options))
     throw ls::InvalidArgument(
         fmt::format("--strategy compare: with {} micro-batches dp's bits differ when the loss is taken outside; take "
-                    "--loss replica, or "
-                    "1, 2, 4, 8, ... micro-batches",
+                    "--loss replica, or 1, 2, 4, 8, ... micro-batches",
                     options.micro_batches));
 }
 

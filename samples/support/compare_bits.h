@@ -1,4 +1,4 @@
-// Which strategies of --strategy compare must end with the same bits, and whether they do.
+// The strategies of --strategy compare that must end with the same bits, and a check that they do.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// What the ranks of a step send: counters and traces.
+// Counters and traces of the bytes that the ranks of a step send.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

@@ -13,6 +13,7 @@
 #include "lockstep/parallel/schedule/schedule.h"
 #include "lockstep/parallel/simulate/simulation.h"
 #include "tests/support/explained.h"
+#include "tests/support/testing.h"
 #include "tools/explain_plan.h"
 
 namespace par = lockstep::parallel;
@@ -21,8 +22,6 @@ using explained::explain;
 using explained::Finished;
 
 namespace {
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 // The step of a mesh, action by action. It takes from plan only the seconds that each module computes, and its numbers of
 // parameters. All else is simulated: every collective message by message on the link, with the bytes of docs/mesh.md; every

@@ -8,6 +8,7 @@
 
 #include "lockstep/parallel/schedule/schedule.h"
 #include "tests/support/explained.h"
+#include "tests/support/testing.h"
 
 namespace par = lockstep::parallel;
 using explained::expect_golden;
@@ -15,8 +16,6 @@ using explained::explain;
 using explained::Finished;
 
 namespace {
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 int count(const std::string& text, const std::string& part) {
   int found = 0;
