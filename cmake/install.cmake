@@ -39,6 +39,7 @@ install(DIRECTORY exercises DESTINATION ${share} USE_SOURCE_PERMISSIONS
 install(DIRECTORY docs samples tools base tensor autograd nn optim data parallel DESTINATION ${share})
 install(DIRECTORY tests/contract DESTINATION ${share}/tests)
 install(FILES tests/parallel/step/same_bits.cpp DESTINATION ${share}/tests/parallel/step)
+install(FILES tests/parallel/launch/explain_plan.cpp DESTINATION ${share}/tests/parallel/launch)
 install(FILES packaging/README.md DESTINATION ${share}/packaging)
 install(DIRECTORY bench/results DESTINATION ${share}/bench)
 install(FILES README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md LICENSE DESTINATION ${share})

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Every relative link in the Markdown files must name a file, and its #part a heading of that file.
+# Every relative link in the Markdown files must name a file, and its #part a heading of that file. A test that an
+# installed page names must be installed with it.
 set -euo pipefail
 cd "$SOURCE"
 failed=0 checked=0
@@ -10,6 +11,9 @@ anchors() {
   awk '/^```/ { fenced = !fenced } !fenced && /^#+ / { sub(/^#+ /, ""); print tolower($0) }' "$1" |
     sed -E 's/\[([^]]*)\]\([^)]*\)/\1/g; s/[^a-z0-9 _-]//g; s/ /-/g'
 }
+
+installation=cmake/install.cmake
+installed_test() { [[ $1 == tests/contract/* ]] || grep -qF "install(FILES $1 " $installation; }
 
 while IFS= read -r page; do
   # Outside fenced blocks and code spans: ](target)
@@ -22,6 +26,8 @@ while IFS= read -r page; do
     [ -n "$file" ] && target=$(dirname "$page")/$file
     if [ ! -e "$target" ]; then
       complain "$page: $link: there is no $target"
+    elif [ -f "$installation" ] && [[ $page == docs/* && $target == *../tests/* ]] && ! installed_test "${target##*../}"; then
+      complain "$page: $link: $installation does not install it"
     elif [ -n "$part" ] && ! anchors "$target" | grep -xF -- "$part" >/dev/null; then
       complain "$page: $link: $target has no heading #$part"
     fi
