@@ -285,6 +285,6 @@ SeenPlan plan_of(const PlanQuestion& question) {
 std::string plan_text(const SeenPlan& seen) {
   const std::string none = seen.feasible.empty() ? "\nNo mesh fits.\n" : feasible_text(seen) + first_text(seen);
   return question_text(seen) + none + refused_text(seen) +
-         "\nMeshes with equal cp and tp have the same partition, and end with the same bits, but for a matrix that "
-         "pipelines share.\n";
+         "\nMeshes with equal cp and tp have the same partition, and end with the same bits. With pp, "
+         "where stages\nshare a matrix, these are the bits of pp=1 with the same chain.\n";
 }

@@ -75,6 +75,8 @@ class Estimator {
   void set_sent(Estimate& estimate) const;
   double boundary_bytes() const;
   double unit_bytes(std::int64_t elements) const;
+  // Of the largest slice of the matrix that embedding and head share.
+  std::int64_t shared_elements() const { return (job_.model.vocabulary + mesh_.tp - 1) / mesh_.tp * job_.model.width; }
 
   const Job& job_;
   const Mesh& mesh_;
@@ -88,13 +90,11 @@ class Estimator {
 Estimator::Estimator(const Job& job, const Mesh& mesh)
     : job_(job), mesh_(mesh), chain_(chain_of(job, mesh)), gradient_ranks_(mesh.gradient_ranks()),
       micro_batches_(job.micro_batches / mesh.data_ranks()), begins_(balanced_stages(chain_, mesh.pp * mesh.chunks)) {
-  const Gpt& m = job.model;
-  const std::int64_t shared = (m.vocabulary + mesh.tp - 1) / mesh.tp * m.width;
   for (int r = 0; r < mesh.pp; ++r) {
     Rank& rank = ranks_.emplace_back();
     for (auto s = static_cast<std::size_t>(r); s + 1 < begins_.size(); s += static_cast<std::size_t>(mesh.pp))
       rank.parts.emplace_back(begins_[s], begins_[s + 1]);
-    rank.units = units_of(chain_, rank.parts, shared);
+    rank.units = units_of(chain_, rank.parts, shared_elements());
     set_times(rank);
   }
 }
@@ -203,8 +203,8 @@ double Estimator::boundary_bytes() const {
 }
 
 // The schedule's table on a simulated clock, with equal stages. If one rank takes longer, all wait for it in each
-// micro-batch but the first. Gradients are reduced after a rank's last backward. Stages share a matrix: the head sends its
-// gradient to the embedding's rank, which sends the sum back.
+// micro-batch but the first. Gradients are reduced after a rank's last backward. Stages share a matrix: each of the two
+// ranks reduces its gradient over the pipelines; then the head sends it to the embedding's rank, which sends the sum back.
 double Estimator::in_stages() {
   const double p = mesh_.pp;
   par::ScheduleCosts costs{.forward = 0,
@@ -228,9 +228,9 @@ double Estimator::in_stages() {
     const double last = timeline.ranks[r].actions.back().end;
     seconds = std::max(seconds, last + reductions(ranks_[r]) + optimizer(ranks_[r]));
   }
-  const double shared = static_cast<double>(job_.model.vocabulary) / mesh_.tp * static_cast<double>(job_.model.width);
+  const auto shared = static_cast<double>(shared_elements());
   return seconds + first_gathers() + (micro_batches_ - 1) * (slowest - mean) +
-         2 * job_.link.seconds(kItemBytes * shared);
+         2 * (gather(shared) + job_.link.seconds(kItemBytes * shared));
 }
 
 void Estimator::set_memory(Estimate& estimate) const {
@@ -269,9 +269,10 @@ void Estimator::set_sent(Estimate& estimate) const {
       }
       sent.pipeline += m * boundary_bytes() * ((begin > 0 ? 1 : 0) + (end < chain_.size() ? 1 : 0));
     }
-    if (mesh_.pp > 1 && (r == 0 || r + 1 == ranks_.size()))
-      sent.pipeline +=
-          kItemBytes * static_cast<double>((job_.model.vocabulary + mesh_.tp - 1) / mesh_.tp * job_.model.width);
+    if (mesh_.pp > 1 && (r == 0 || r + 1 == ranks_.size())) {
+      sent.pipeline += kItemBytes * static_cast<double>(shared_elements());
+      sent.data += 2 * share * kItemBytes * static_cast<double>(shared_elements());
+    }
     if (r == 0 || sent.total() > estimate.sent.total()) estimate.sent = sent;
   }
 }

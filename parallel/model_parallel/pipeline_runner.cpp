@@ -62,7 +62,7 @@ void PipelineRunner::run_micro_batches(const StagedStep& step) const {
   } else {
     ties_.begin_step();
     own.run();
-    ties_.add_up_sums(step.in_turn.sets(), group.get());
+    ties_.add_up_sums(step.in_turn.sets(), group.get(), step.plan.reduced_over);
   }
   share_losses(step.losses);
 }

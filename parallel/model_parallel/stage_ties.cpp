@@ -46,6 +46,7 @@ void StageTies::begin_step() {
       aliases_[user.alias].set_master(tensor.detach().requires_grad_(tensor.requires_grad()));
     }
   }
+  sets_.clear();
 }
 
 const nn::ReplicaView* StageTies::enter(std::size_t link, const nn::ReplicaView* view) {
@@ -70,10 +71,6 @@ void StageTies::end(int micro_batch, int micro_batches, int chunk) {
   if (std::ranges::find(chunks_, chunk) != chunks_.end()) sets_.end(micro_batch, micro_batches, chunk);
 }
 
-void StageTies::add_up_sums(GradientSets& sets, ProcessGroup* group) {
-  for (const Tie& tie : ties_) add_up(tie, sets, group);
-}
-
 namespace {
 
 // A gradient sum that another rank may not have.
@@ -93,34 +90,79 @@ Tensor receive_sum(ProcessGroup& group, int from, const Shape& shape, const Tens
   return sum;
 }
 
+TensorOptions sum_options(const nn::Parameter& parameter) {
+  return {.dtype = sum_dtype(parameter.master().dtype()), .device = parameter.master().device()};
+}
+
 }  // namespace
 
-// The sum so far goes from rank to rank, to the rank of the first module; from there the total goes to all of them.
-void StageTies::add_up(const Tie& tie, GradientSets& sets, ProcessGroup* group) {
+bool StageTies::is_trained_here(const Tie& tie) const {
   const bool is_here = std::ranges::any_of(tie.users, [&](const User& user) { return user.rank == rank_; });
-  if (!is_here || !tie.parameter.master().requires_grad()) return;
-  const TensorOptions options{.dtype = sum_dtype(tie.parameter.master().dtype()),
-                              .device = tie.parameter.master().device()};
-  const std::size_t position = sets.position(tie.parameter);
+  return is_here && tie.parameter.master().requires_grad();
+}
+
+void StageTies::add_up_sums(GradientSets& sets, ProcessGroup* stages, ProcessGroup* data) {
+  for (Tie& tie : ties_) {
+    if (!is_trained_here(tie)) continue;
+    const std::size_t position = sets.position(tie.parameter);
+    for (User& user : tie.users) {
+      if (user.rank == rank_) user.sum = user.alias == kNone ? sets.finish(position) : sets_.finish(user.alias);
+    }
+  }
+  if (data && data->size() > 1) reduce_sums(*data);
+  for (Tie& tie : ties_) {
+    if (!is_trained_here(tie)) continue;
+    Tensor total = add_up(tie, stages);
+    if (total.defined() && data && data->rank() > 0) total = raw::full(total.shape(), -0.0, total.options());
+    sets.put(sets.position(tie.parameter), total);
+    for (User& user : tie.users) user.sum = Tensor();
+  }
+}
+
+// Over the ranks that have the same modules. A sum stays undefined if none of them has one.
+void StageTies::reduce_sums(ProcessGroup& data) {
+  std::vector<std::pair<Tie*, User*>> own;
+  std::vector<std::int64_t> defined;
+  for (Tie& tie : ties_) {
+    if (!is_trained_here(tie)) continue;
+    for (User& user : tie.users) {
+      if (user.rank != rank_) continue;
+      own.emplace_back(&tie, &user);
+      defined.push_back(user.sum.defined() ? 1 : 0);
+    }
+  }
+  if (own.empty()) return;
+  const Tensor ranks = raw::from_bytes(defined.data(), {static_cast<std::int64_t>(defined.size())}, kInt64);
+  data.all_reduce(ranks, ReduceOp::kSum, {.name = "shared parameters"})->wait();
+  for (std::size_t k = 0; k < own.size(); ++k) {
+    if (ranks.span<std::int64_t>()[k] == 0) continue;
+    const auto& [tie, user] = own[k];
+    if (!user->sum.defined()) user->sum = raw::full(tie->shape, -0.0, sum_options(tie->parameter));
+    data.all_reduce(user->sum, ReduceOp::kSum, {.phase = Phase::kGradients, .name = tie->name})->wait();
+  }
+}
+
+// The sum so far goes from rank to rank, to the rank of the first module; from there the total goes to all of them.
+Tensor StageTies::add_up(const Tie& tie, ProcessGroup* stages) {
+  const TensorOptions options = sum_options(tie.parameter);
   Tensor total;
   for (std::size_t u = tie.users.size(); u-- > 0;) {
     const User& user = tie.users[u];
     const int before = u + 1 < tie.users.size() ? tie.users[u + 1].rank : user.rank;
-    if (before == rank_ && user.rank != rank_) send_sum(*group, user.rank, total, tie.name);
+    if (before == rank_ && user.rank != rank_) send_sum(*stages, user.rank, total, tie.name);
     if (user.rank != rank_) continue;
-    if (before != rank_) total = receive_sum(*group, before, tie.shape, options, tie.name);
-    const Tensor own = user.alias == kNone ? sets.finish(position) : sets_.finish(user.alias);
-    total = lockstep::parallel::add_up(std::move(total), own);
+    if (before != rank_) total = receive_sum(*stages, before, tie.shape, options, tie.name);
+    total = lockstep::parallel::add_up(std::move(total), user.sum);
   }
   const int first = tie.users[0].rank;
   std::set<int> others;
   for (const User& user : tie.users) others.insert(user.rank);
   others.erase(first);
-  if (rank_ != first) total = receive_sum(*group, first, tie.shape, options, tie.name);
+  if (rank_ != first) total = receive_sum(*stages, first, tie.shape, options, tie.name);
   for (const int rank : others) {
-    if (rank_ == first) send_sum(*group, rank, total, tie.name);
+    if (rank_ == first) send_sum(*stages, rank, total, tie.name);
   }
-  sets.put(position, total);
+  return total;
 }
 
 }  // namespace lockstep::parallel

@@ -29,14 +29,17 @@ class StageTies {
   // Around the backward of a micro-batch in a chunk of this rank, as GradientSets.
   void begin(int micro_batch, int micro_batches, int chunk);
   void end(int micro_batch, int micro_batches, int chunk);
-  // Puts the sums over all modules into `sets`. Collective over the ranks of the stages (null: this one alone).
-  void add_up_sums(GradientSets& sets, ProcessGroup* group);
+  // Puts the sums over all modules into `sets`. Collective over the ranks of the stages (null: this one alone). If the
+  // gradients will be reduced over `data`, a module's sum is that over its ranks: so the bits do not depend on the number
+  // of pipelines. Then rank 0 of `data` gets the result, and the others -0, which changes no sum.
+  void add_up_sums(GradientSets& sets, ProcessGroup* stages, ProcessGroup* data);
 
  private:
   struct User {
     std::size_t link;  // index in the chain
     int rank, chunk;
     std::size_t alias = kNone;  // in aliases_; kNone: the parameter itself, or on another rank
+    Tensor sum = {};            // of this rank's modules, in add_up_sums; undefined: none
   };
   struct Tie {
     nn::Parameter parameter;
@@ -45,7 +48,9 @@ class StageTies {
     std::vector<User> users;  // in the order of the chain
   };
   static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
-  void add_up(const Tie& tie, GradientSets& sets, ProcessGroup* group);
+  bool is_trained_here(const Tie& tie) const;
+  void reduce_sums(ProcessGroup& data);
+  Tensor add_up(const Tie& tie, ProcessGroup* stages);
 
   int rank_;
   std::vector<Tie> ties_;

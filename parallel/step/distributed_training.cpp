@@ -102,7 +102,8 @@ void DistributedTraining::run_micro_batches(const MicroBatchPlan& of_batch, cons
 }
 
 // The backward of the last micro-batch fills the reducer.
-Tensor DistributedTraining::run_step(const MicroBatchPlan& of_batch, const Batch& batch, MicroBatchLoss loss_fn) {
+Tensor DistributedTraining::run_step(MicroBatchPlan of_batch, const Batch& batch, MicroBatchLoss loss_fn) {
+  of_batch.reduced_over = group.get();
   begin_step();
   watch_step(/*is_of_user=*/false);
   AccumulatedGradients means(with_means()), own(with_own());
@@ -121,10 +122,7 @@ Tensor DistributedTraining::run_step(const MicroBatchPlan& of_batch, const Batch
     owned.emplace(reducer(), of_step, step);
   };
   run_micro_batches(of_batch, batch, loss_fn, losses, begin_last);
-  if (losses.empty()) {  // no samples, but the other ranks wait for this rank's gradients
-    micro_batches.sets().clear();
-    begin_last();
-  }
+  if (losses.empty()) begin_last();  // no samples, but the other ranks wait for this rank's gradients
   finish_step();
   if (last.joined == 0 && !std::exchange(has_checked_gradients_, true)) check_first_gradients();
   own.forget();

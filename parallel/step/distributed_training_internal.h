@@ -87,7 +87,7 @@ class DistributedTraining {
   StepInputs inputs(StepSummary own) const;
   // Tells the counters and the watchers of a step whose backward is the user's own or not.
   void watch_step(bool is_of_user);
-  Tensor run_step(const MicroBatchPlan& plan, const Batch& batch, MicroBatchLoss loss_fn);
+  Tensor run_step(MicroBatchPlan plan, const Batch& batch, MicroBatchLoss loss_fn);
   // Whether no rank waits for this one while it computes without a reduction.
   virtual bool is_alone() const { return runner_groups(module).empty(); }
   void finish_step();

@@ -118,6 +118,7 @@ bool MicroBatchesInTurn::update() {
 void MicroBatchesInTurn::run(const MicroBatchPlan& plan, int first, const Batch& batch, MicroBatchLoss loss_fn,
                              std::vector<Tensor>& losses, MicroBatchObserver& observer,
                              FunctionRef<void()> before_last) {
+  if (plan.running() == 0 && !plan.evaluates) sets_.clear();
   InTurn executor(sets_, buffers_, first, observer, before_last);
   MicroBatchStep step(plan, batch, loss_fn, executor, losses);
   if (stages_) {

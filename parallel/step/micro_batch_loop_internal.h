@@ -19,7 +19,8 @@ struct MicroBatchPlan {
   std::int64_t samples;  // of the batch
   int micro_batches;     // into which the batch is split
   Weighting weighting = Weighting::kEqual;
-  bool evaluates = false;  // forward and loss only: the loss has no gradients
+  bool evaluates = false;                // forward and loss only: the loss has no gradients
+  ProcessGroup* reduced_over = nullptr;  // whose ranks' gradient sums are added after this process's; null: none
 
   bool weighted() const { return weighting == Weighting::kSamples; }
   int running() const;  // micro-batches that have samples

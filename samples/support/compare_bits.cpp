@@ -27,11 +27,8 @@ std::string reason_of(const Options& options, const std::string& name) {
   std::vector<std::string> reasons;
   if (blocks > 1) reasons.push_back(fmt::format("{} sequence blocks ({})", blocks, options.attention));
   if (slices > 1) reasons.push_back(fmt::format("{} tensor slices", slices));
-  if (has_stages(here, ranks) && !options.gpt->untied) {
-    const int sharing = data_ranks(here, ranks);
-    reasons.push_back(fmt::format("two gradient sums{} of the weight that embed and head share (not with --untied)",
-                                  sharing > 1 ? fmt::format(" on each of {} pipelines", sharing) : ""));
-  }
+  if (has_stages(here, ranks) && !options.gpt->untied)
+    reasons.push_back("two gradient sums of the weight that embed and head share (not with --untied)");
   return fmt::format("{}", fmt::join(reasons, " and "));
 }
 

@@ -12,11 +12,13 @@ TEST_CASE("char_gpt: a pipeline has the bits of accumulated micro-batches, with 
   CHECK(hash_of({"--mesh", "dp=2,pp=2", "--schedule", "zb1p", "--untied"}) == want);
 }
 
-TEST_CASE("char_gpt: where embedding and logits share a weight, a pipeline has the bits of one rank with its chain") {
+TEST_CASE("char_gpt: where embedding and logits share a weight, meshes have the bits of one rank with the chain") {
   const std::string want = hash_of({"--mesh", "pp=1"});
   CHECK(hash_of({"--strategy", "pipeline"}) == want);
   CHECK(hash_of({"--strategy", "pipeline", "-n", "4", "--schedule", "zb1p"}) == want);
   CHECK(hash_of({"--strategy", "model_parallel"}) == want);
+  CHECK(hash_of({"--mesh", "pp=2,dp=2"}) == want);
+  CHECK(hash_of({"--mesh", "pp=2,fsdp=2"}) == want);
   CHECK(hash_of({"--strategy", "accumulate"}) != want);
 }
 

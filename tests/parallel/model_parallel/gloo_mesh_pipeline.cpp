@@ -5,8 +5,8 @@ using namespace mesh_pipeline;
 
 TEST_CASE("stages of sharded models over gloo have the bits of threads, also if a rank has no samples") {
   const par::Partition partition{.micro_batches = 4};
-  const ModelOptions options{.dropout = 0.1};
   for (const std::int64_t samples : {kSamples, std::int64_t{3}, std::int64_t{2}}) {
+    const ModelOptions options{.dropout = 0.1, .tied = samples != 3};
     const std::uint64_t want = hash_of_threads_apart({.dp = 2}, partition, options, {.samples = samples});
     for (const Mesh& mesh :
          {Mesh{.pp = 2, .fsdp = 2}, Mesh{.pp = 2, .fsdp = 2, .schedule = par::Schedule::kInterleaved, .chunks = 2},

@@ -4,8 +4,8 @@
 using namespace mesh_pipeline;
 
 TEST_CASE("ranks with stages, replicas and slices in processes have the bits of threads") {
-  const auto check = [](const par::Partition& partition, const std::vector<Mesh>& meshes) {
-    const ModelOptions options{.dropout = 0.1};
+  const auto check = [](const par::Partition& partition, const std::vector<Mesh>& meshes, bool is_tied = false) {
+    const ModelOptions options{.dropout = 0.1, .tied = is_tied};
     const std::uint64_t want = hash_of_threads_apart({.cp = partition.sequence_blocks}, partition, options);
     for (const Mesh& mesh : meshes) {
       CAPTURE(mesh.describe());
@@ -13,6 +13,7 @@ TEST_CASE("ranks with stages, replicas and slices in processes have the bits of 
                  [&](const Group& group) { CHECK(train_on_rank(group, mesh, partition, options).hash == want); });
     }
   };
+  check({.micro_batches = 4, .tensor_slices = 2}, {{.pp = 2, .dp = 2, .tp = 2}, {.pp = 2, .fsdp = 2}}, true);
   check({.micro_batches = 4, .tensor_slices = 2},
         {{.pp = 2, .dp = 2, .tp = 2},
          {.pp = 2, .fsdp = 2, .tp = 2},

@@ -28,6 +28,7 @@ struct ModelOptions {
   bool norm = false;    // block 1 has a BatchNorm
   bool frozen = false;  // the embeddings
   bool gathers = true;  // the head is whole, or gathers its logits
+  bool tied = false;    // tokens and head; the scales of a norm in the blocks 1, 2 and 5
 };
 
 struct Embed : nn::Module {
@@ -60,6 +61,10 @@ struct Model : nn::Module {
       : embed(add<Embed>("embed", options)), blocks(add<nn::ModuleList>("blocks")),
         head(add<nn::Linear>("head", kWidth, kVocabulary)) {
     for (int i = 0; i < kBlocks; ++i) blocks.push_back(Block(options, i));
+    if (options.tied) {
+      head.weight = embed.tokens.weight;
+      for (const int b : {2, 5}) block(b).norm1.weight = block(1).norm1.weight;
+    }
     if (!options.frozen) return;
     for (const nn::Parameter& each : embed.parameters()) each.master().requires_grad_(false);
   }
@@ -68,6 +73,7 @@ struct Model : nn::Module {
     for (nn::Module& block : blocks) x = block(x);
     return head(x);
   }
+  context_training::Block& block(int b) { return dynamic_cast<Block&>(blocks[b]).inner; }
   Embed& embed;
   nn::ModuleList& blocks;
   nn::Linear& head;

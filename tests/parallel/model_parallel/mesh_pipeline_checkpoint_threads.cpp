@@ -76,3 +76,8 @@ TEST_CASE("meshes of stages and sequence blocks write one file") {
   check_files({.micro_batches = 4, .tensor_slices = 2, .sequence_blocks = 2}, {.frozen = true},
               {{.cp = 2}, {.pp = 2, .cp = 2}, {.pp = 2, .cp = 2, .tp = 2}});
 }
+
+TEST_CASE("meshes of stages that share parameters write one file") {
+  check_files({.micro_batches = 4, .tensor_slices = 2}, {.dropout = 0.1, .tied = true},
+              {{}, {.dp = 2, .tp = 2}, {.pp = 4}, {.pp = 2, .dp = 2}, {.pp = 2, .fsdp = 2, .tp = 2, .stage = 3}});
+}

@@ -70,6 +70,15 @@ TEST_CASE("gradients that accumulate without a reduction") {
   check_same({}, kFour, {{.pp = 4}}, {.dropout = 0.1}, {.accumulates = true});
 }
 
+TEST_CASE("shared parameters, of which some ranks have no gradient, and which accumulate without a reduction") {
+  for (const std::int64_t samples : {6, 3, 2})
+    check_same({.dp = 2}, kFour, kMeshes, {.dropout = 0.1, .tied = true}, {.samples = samples});
+  check_same({}, kFour, kMeshes, {.tied = true}, {.samples = 6});
+  check_same({.dp = 2}, kFour, kMeshes, {.tied = true}, {.accumulates = true});
+  check_same({.dp = 2}, kFour, kMeshes, {.tied = true}, {.samples = 2, .accumulates = true});
+  check_same({}, kFour, {{.pp = 4}}, {.tied = true}, {.accumulates = true});
+}
+
 TEST_CASE("buffers are those of the first micro-batch of all ranks") {
   check_same({}, kFour, kMeshes, {.dropout = 0.1, .norm = true});
   check_same({}, kFour, {{.pp = 4}}, {.norm = true});

@@ -55,3 +55,13 @@ TEST_CASE("every mesh of 8 ranks with stages: sequence blocks and slices") {
 TEST_CASE("every mesh of 8 ranks with stages: four sequence blocks") {
   check_all_meshes({.micro_batches = 2, .sequence_blocks = 4, .attention = Kind::kUlysses}, {});
 }
+TEST_CASE("every mesh of 8 ranks with stages: parameters that chain modules share") {
+  check_all_meshes({.micro_batches = 8, .tensor_slices = 2}, {.dropout = 0.1, .tied = true});
+}
+TEST_CASE("every mesh of 8 ranks with stages: a shared vocabulary in slices") {
+  check_all_meshes({.micro_batches = 4, .tensor_slices = 4, .sequence_parallel = true},
+                   {.gathers = false, .tied = true});
+}
+TEST_CASE("every mesh of 8 ranks with stages: shared parameters and sequence blocks") {
+  check_all_meshes({.micro_batches = 4, .tensor_slices = 2, .sequence_blocks = 2}, {.dropout = 0.1, .tied = true});
+}
