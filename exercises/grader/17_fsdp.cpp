@@ -1,5 +1,5 @@
-// Exercise 17: what the units get as parameters, the bits of a training run, the bytes of a step, the memory while units compute,
-// and from the trace of a step the gathers in flight at the end of each computation.
+// Exercise 17: the parameters that units get, the bits of a training run, the bytes of a step, the memory whenever a unit
+// computes, and from the trace of a step the gathers in flight at the end of each computation.
 #include "17_fsdp.h"
 
 #include <algorithm>
@@ -228,9 +228,9 @@ std::int64_t bytes_in_use() {
   return stats.allocated_bytes + stats.communication_bytes;
 }
 
-// The bytes are those of all ranks, which are threads, while all of them are at the same place. Three of the smallest units
-// are larger than two of the largest and a third of one for activations, and four are larger than three: so one unit too many
-// is found.
+// The bytes are those of all ranks, which are threads, while all of them are at the same place. Three of the smallest
+// units are larger than two of the largest and a third of one for activations, and four are larger than three: so one
+// unit too many is found.
 std::string check_memory() {
   const Variant v = variant();
   std::vector<std::int64_t> shards, units;

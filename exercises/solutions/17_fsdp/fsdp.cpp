@@ -1,5 +1,5 @@
-// The gather of the next unit is launched before a unit computes, and waited for afterwards. The last unit stays from forward
-// to backward.
+// The gather of the next unit is launched before a unit computes, and waited for afterwards. The last unit stays from
+// forward to backward.
 #include "adapters.h"
 
 namespace exercises {
