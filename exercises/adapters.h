@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <vector>
@@ -148,5 +149,35 @@ MlpGradients mlp_backward(const ls::Tensor& grad, const ls::Tensor& x, const Mlp
 // number of slices all numbers of ranks give equal bits: pairs of neighbours are added, then pairs of pairs, and so on. The
 // group's all_reduce adds the ranks' tensors in this order.
 ls::Tensor sum_over_slices(const std::vector<ls::Tensor>& terms, par::ProcessGroup& group);
+
+// --- 17: fsdp.cpp --------------------------------------------------------------------------------------------------------
+struct UnitGradients {
+  ls::Tensor x, parameters;  // of the shapes of the unit's input and parameters
+};
+// Given: a layer of the model, whose parameters are gathered together. They are one flat tensor, f32, of shape (elements).
+class Unit {
+ public:
+  virtual ~Unit() = default;
+  virtual std::int64_t elements() const = 0;
+  virtual ls::Tensor initial_parameters() const = 0;  // in new memory, the same on every rank
+  virtual ls::Tensor forward(const ls::Tensor& parameters, const ls::Tensor& x) = 0;
+  // Needs the parameters and the input of forward, which are not stored. `grad` is the gradient of the output.
+  virtual UnitGradients backward(const ls::Tensor& parameters, const ls::Tensor& x, const ls::Tensor& grad) = 0;
+};
+// Given: returns the gradient of this rank's mean loss with respect to the output of the last unit.
+using LossGradient = std::function<ls::Tensor(const ls::Tensor& out)>;
+
+// A model that is divided over the ranks: ZeRO stage 3, or FSDP.
+class Fsdp {
+ public:
+  virtual ~Fsdp() = default;
+  // Returns a parameter for each unit: of the unit's parameters, with zeros at the end until n divides them, part rank() of
+  // n equal parts, where n is the number of ranks. An optimizer changes their values between steps.
+  virtual std::vector<ls::nn::Parameter> shards() const = 0;
+  // Forward and backward on this rank's samples `x`. On return grad() of each shard is the mean of all ranks' gradients.
+  virtual void backward(const ls::Tensor& x, const LossGradient& loss_gradient) = 0;
+};
+std::unique_ptr<Fsdp> make_fsdp(const std::shared_ptr<par::ProcessGroup>& group,
+                                const std::vector<std::shared_ptr<Unit>>& units);
 
 }  // namespace exercises
