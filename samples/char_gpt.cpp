@@ -84,6 +84,7 @@ int train(const samples::Options& options) {
   ls::optim::SequentialLR schedule(optimizer, {&warmup, &cosine}, {warm});
 
   samples::Run run(options, step, {.model = &model, .optimizer = &optimizer, .scheduler = &schedule}, loader.size());
+  run.count_operations(static_cast<double>(gpt.context) * samples::training_operations(text.vocabulary(), gpt));
   const auto evaluate = [&](ls::data::DataLoader<>& set) {
     return step.gathered([&] { return samples::evaluate(model, next_character_loss, set); });
   };

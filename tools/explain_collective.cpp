@@ -129,10 +129,11 @@ std::string hop_line(const SeenCollective& seen, const SeenHop& each) {
 
 std::string step_text(const SeenCollective& seen, int step, std::vector<std::int64_t>& sent) {
   const bool adds = step < seen.reduce_steps;
-  std::string text = fmt::format("\nstep {} of {}: {}\n", step + 1, seen.steps,
-                                 adds ? "each receiver combines what comes with its own"
-                                 : seen.question.collective == par::Collective::kAllGather ? "parts are passed on"
-                                                                                           : "results are handed on");
+  std::string text =
+      fmt::format("\nstep {} of {}: {}\n", step + 1, seen.steps,
+                  adds ? "each receiver adds the part that arrives to its own"
+                  : seen.question.collective == par::Collective::kAllGather ? "each rank forwards a part"
+                                                                            : "each rank forwards a finished part");
   for (const SeenHop& each : seen.hops) {
     if (each.step != step) continue;
     text += hop_line(seen, each);
@@ -267,7 +268,7 @@ std::string as_text(const SeenCollective& seen) {
                       gathers    ? "on all ranks, by part"
                       : scatters ? "on rank r, in part r"
                                  : "on all ranks",
-                      results, seen.is_right ? "as it must be" : "which is WRONG: please report it");
+                      results, seen.is_right ? "correct" : "WRONG: please report it");
   return text;
 }
 

@@ -88,9 +88,10 @@ Scaling predict_scaling(const ScalingQuestion& question) {
 std::string as_text(const Scaling& scaling) {
   const ScalingQuestion& question = scaling.question;
   const par::StepProfile& profile = scaling.profile;
-  const std::string what = question.profile.empty()
-                               ? fmt::format("MLP {}, {} rows a device, measured here", question.model, question.batch)
-                               : question.profile;
+  const std::string what =
+      question.profile.empty()
+          ? fmt::format("MLP {}, {} samples per device, measured on this machine", question.model, question.batch)
+          : question.profile;
   std::string text = fmt::format(
       "{}\none device: forward {} ms, backward {} ms, optimizer {} ms; gradients P = {} MB in {} bucket{}\n"
       "link {}: {:.1f} us, {:.3f} GB/s; DDP's all-reduces by {}{}; {}\n\n",
@@ -98,9 +99,9 @@ std::string as_text(const Scaling& scaling) {
       megabytes(profile.parameter_bytes()), profile.buckets.size(), profile.buckets.size() == 1 ? "" : "s",
       question.link, scaling.link.latency * 1e6, scaling.link.bandwidth / 1e9, par::name(question.algorithm),
       question.no_overlap ? ", without overlap" : "",
-      question.fixed_batch ? "one batch, cut into parts" : "each device has a batch of its own");
+      question.fixed_batch ? "one batch, divided among the devices" : "each device has a batch of its own");
   text += fmt::format("{:>7} | {:>12} {:>12} {:>12} {:>8} | {:>12} {:>12} {:>12} {:>8}\n", "devices", "DP step ms",
-                      "waiting ms", "device 0 MB", "speed-up", "DDP step ms", "waiting ms", "a rank MB", "speed-up");
+                      "exposed ms", "device 0 MB", "speed-up", "DDP step ms", "exposed ms", "rank MB", "speed-up");
   for (const par::StepPrediction& step : scaling.steps)
     text += fmt::format("{:>7} | {:>12} {:>12} {:>12} {:>8.2f} | {:>12} {:>12} {:>12} {:>8.2f}\n", step.ranks,
                         milliseconds(step.dp), milliseconds(step.dp_exposed), megabytes(step.dp_device_bytes),

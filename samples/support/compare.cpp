@@ -87,9 +87,8 @@ void print_costs(const std::vector<Result>& results) {
   fmt::print(
       "                                 ---------------- memory of a rank, bytes ---------------   -- moved per step, "
       "bytes --\n"
-      "strategy       steps/s  idle %  parameters   gradients   optimizer  unit bufs       total   all links   to, "
-      "from host"
-      "  parameter hash\n");
+      "strategy       steps/s  idle %  parameters   gradients   optimizer    buffers       total   all links     host "
+      "copies  parameter hash\n");
   for (const Result& r : results) {
     double moved = 0;
     for (const Phase phase :

@@ -137,6 +137,13 @@ inline ls::parallel::ParallelPlan tensor_plan(const GptOptions& o) {
           {kLogits, VocabParallel{.gather_output = false}}};
 }
 
+// Floating-point operations of a training step for one character: of the matrix products in forward and backward, without
+// those that --recompute repeats (Chowdhery et al., PaLM, 2022, appendix B).
+inline double training_operations(std::int64_t vocabulary, const GptOptions& o) {
+  const std::int64_t weights = 12 * o.layers * o.width * o.width + vocabulary * o.width;
+  return static_cast<double>(6 * weights + 12 * o.layers * o.width * o.context);
+}
+
 inline ls::Tensor next_character_loss(const ls::Tensor& logits, const ls::Tensor& next) {
   return nn::cross_entropy(logits.flatten(0, 1), next.flatten());
 }

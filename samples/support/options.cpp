@@ -194,6 +194,12 @@ void declare_gpt(Flags& flags, GptOptions& gpt) {
             "activation checkpointing: recompute each block in backward; same bits, less memory");
   flags.add("--bf16", gpt.bf16,
             "autocast: products and attention in bf16, all else in f32; other bits, less memory, on CPUs not faster");
+  flags
+      .add("--peak-gflops", gpt.peak_gflops,
+           "peak of one device or rank in GFLOP/s, from a data sheet or chapter 18's roofline: prints the share of it "
+           "that "
+           "training uses (MFU)")
+      ->check(command_line::range(1e-3, 1e9));
   flags.group("Generated text");
   flags
       .add("--generate", gpt.generate,

@@ -16,6 +16,7 @@ struct GptOptions {
   bool untied = false;  // the logits have a weight of their own
   bool recompute = false;
   bool bf16 = false;
+  double peak_gflops = 0;       // of a device; 0: unknown
   std::int64_t generate = 300;  // characters to generate after training
   double temperature = 0.8;
   std::int64_t top_k = 0;  // 0: no limit

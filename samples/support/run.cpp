@@ -120,7 +120,7 @@ void Run::restore() {
   epoch_ = progress[0];
   batch_ = progress[1];
   rows_ = losses[0], loss_sum_ = losses[1], square_sum_ = losses[2];
-  if (step_.is_main()) fmt::print("Going on from {}: epoch {}, batch {}.\n", options_.save, epoch_, batch_);
+  if (step_.is_main()) fmt::print("Resuming from {}: epoch {}, batch {}.\n", options_.save, epoch_, batch_);
 }
 
 void Run::save(bool finished) {
@@ -182,6 +182,16 @@ double Run::steps_per_second() const {
   return 1 / *middle;
 }
 
+// Of all devices together; the model's FLOP utilization (MFU) is a device's share of its peak.
+std::string Run::speed_text() const {
+  const double examples = steps_per_second() * static_cast<double>(options_.batch);
+  const double gflops = examples * operations_ * 1e-9, peak = options_.gpt->peak_gflops;
+  std::string text =
+      fmt::format(", {:.0f} tokens/s, {:.1f} GFLOP/s", examples * static_cast<double>(options_.gpt->context), gflops);
+  if (peak > 0) text += fmt::format(", MFU {:.0f} %", 100 * gflops / (peak * step_.device_count()));
+  return text;
+}
+
 int Run::interrupted() {
   const int signal = stop_signal() != 0 ? stop_signal() : SIGTERM;  // 0: another rank received the signal
   step_.share_random_state();
@@ -199,7 +209,7 @@ void Run::say_how_to_go_on() const {
   for (const std::string discarding : {" --resume no", " --resume=no"}) {  // would discard the checkpoint just saved
     for (std::size_t at; (at = command.find(discarding)) != std::string::npos;) command.erase(at, discarding.size());
   }
-  fmt::print("Stopped in epoch {} after {} of {} batches; saved in {}. To go on:\n  {}\n", epoch_, batch_,
+  fmt::print("Stopped in epoch {} after {} of {} batches; saved in {}. To resume:\n  {}\n", epoch_, batch_,
              batches_per_epoch_, options_.save, command);
   std::fflush(stdout);
 }
@@ -210,9 +220,7 @@ void Run::epoch_done(const Score& test) {
                                  epoch_, fmt::formatted_size("{}", options_.epochs), options_.epochs, mean_loss(),
                                  mean_loss_error(), test.loss, test.accuracy);
   if (seconds >= 1) line += fmt::format(", {:.1f} s", seconds);
-  if (options_.gpt)
-    line += fmt::format(", {:.0f} tokens/s",
-                        steps_per_second() * static_cast<double>(options_.batch * options_.gpt->context));
+  if (options_.gpt) line += speed_text();
   if (bar_) bar_->print(line);
   if (metrics_)
     metrics_->write({.epoch = epoch_,

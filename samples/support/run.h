@@ -26,6 +26,8 @@ class Run {
   // `parts` and the random streams.
   Run(const Options& options, Step& step, const ls::CheckpointParts& parts, std::int64_t batches_per_epoch);
 
+  // Operations of a training step for each example: then the lines of epochs have their rate.
+  void count_operations(double of_example) { operations_ = of_example; }
   // The first epoch to train, counted from 1.
   std::int64_t first_epoch() const { return epoch_; }
   // Batches of the current epoch that are done; above 0 at the start of an epoch only in a resumed run.
@@ -53,6 +55,7 @@ class Run {
   double mean_loss_error() const;
 
   double steps_per_second() const;
+  std::string speed_text() const;
   void say_how_to_go_on() const;
   void write_trace(std::uint64_t hash);
   void write_results(const Score& train, const Score& test, const Moved& moved, const Memory& memory,
@@ -64,6 +67,7 @@ class Run {
   ls::CheckpointParts parts_;
   std::int64_t batches_per_epoch_;
 
+  double operations_ = 0;  // of an example
   std::int64_t epoch_ = 1;
   std::int64_t batch_ = 0;                           // batches of this epoch that are done
   double rows_ = 0, loss_sum_ = 0, square_sum_ = 0;  // sums over this epoch; losses are weighted by rows

@@ -91,7 +91,8 @@ class Step {
 
   ls::Device device() const { return devices_[0]; }  // the model's device; for dp that of the first replica
   int ranks() const { return group_ ? group_->size() : 1; }
-  bool is_main() const { return !group_ || group_->rank() == 0; }  // the main rank prints and writes
+  int device_count() const { return ranks() * static_cast<int>(devices_.size()); }  // of all processes
+  bool is_main() const { return !group_ || group_->rank() == 0; }                   // the main rank prints and writes
   void wait_for_others();
   // Whether rank 0 says so. Collective.
   bool agree(bool wanted);

@@ -46,6 +46,6 @@ ranks=$(pgrep -P "${agents[1]}" -f -- --mode)
 kill -KILL "${agents[1]}" $ranks
 [ "$(epochs_written)" -lt "$EPOCHS" ] || fail "the job was over before a host was lost"
 wait "${agents[0]}" || fail "agent 0 ended with $?"
-grep -h "Going on from elastic/checkpoint" node_0 || fail "nothing was resumed"
+grep -h "Resuming from elastic/checkpoint" node_0 || fail "nothing was resumed"
 cmp elastic/model.safetensors whole/model.safetensors || fail "other parameters than in one process"
 [ "$(epochs_written)" = "$EPOCHS" ] || fail "$(epochs_written) epochs are written, expected $EPOCHS"

@@ -1,6 +1,8 @@
 // The GPT on small texts: modes with the same bits, Ctrl-C, kill -9, generated text, refused options.
 #include "tests/samples/support.h"
 
+#include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
@@ -108,9 +110,18 @@ TEST_CASE("char_gpt learns a text, writes a report, and generates the same text 
     return end + 2 < output.size() ? output.substr(end + 2, output.size() - end - 3) : "";
   };
   fresh("gpt_learns");
-  const std::string first = trained({"--generate", "200", "--report", "gpt_learns/report.html"});
+  const std::string first =
+      trained({"--generate", "200", "--report", "gpt_learns/report.html", "--peak-gflops", "1000"});
   CHECK(lines(first)[0].starts_with("epoch  1/15: loss "));
-  CHECK(lines(first)[0].ends_with(" tokens/s"));
+  double tokens = 0, gflops = 0;
+  int mfu = 0;
+  const std::size_t speed = lines(first)[0].find(" tokens/s");
+  REQUIRE(speed != std::string::npos);
+  const std::string rates = lines(first)[0].substr(lines(first)[0].rfind(',', speed));
+  CHECK(std::sscanf(rates.c_str(), ", %lf tokens/s, %lf GFLOP/s, MFU %d %%", &tokens, &gflops, &mfu) == 3);
+  // 6 operations for each weight, 12 for each block, column and position.
+  CHECK(std::abs(gflops - 1e-9 * tokens * (6 * (2 * 12 * 16 * 16 + 18 * 16) + 12 * 2 * 16 * 8)) < 0.06);
+  CHECK(std::abs(mfu - gflops / 10) < 0.6);
   CHECK(std::filesystem::file_size("gpt_learns/report.html") > 10000);
   const auto result = nlohmann::json::parse(read_file("gpt_learns/result.json"));
   CHECK(result["test_loss"].get<double>() < 0.7);  // log(18) is 2.9
@@ -144,7 +155,7 @@ TEST_CASE("char_gpt: after Ctrl-C, and after kill -9, the same command ends with
     CHECK(epochs_written(out) < kEpochs);
     const Finished second = run(kProgram, long_run(out));
     CHECK(second.code == 0);
-    CHECK(contains(second.output, "Going on from " + out + "/checkpoint.safetensors"));
+    CHECK(contains(second.output, "Resuming from " + out + "/checkpoint.safetensors"));
     check_same_as_whole(out);
   }
 }

@@ -134,7 +134,7 @@ TEST_CASE(
   CHECK(restarted.code == 0);
   CHECK(contains(restarted.output, "was killed by signal 9 (SIGKILL)"));
   CHECK(contains(restarted.output, "lockstep-run: restart 1 of 1\n"));
-  CHECK(contains(restarted.output, "Going on from restarted/checkpoint.safetensors"));
+  CHECK(contains(restarted.output, "Resuming from restarted/checkpoint.safetensors"));
   CHECK(model_of("restarted") == undisturbed());
 }
 

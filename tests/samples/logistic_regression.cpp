@@ -69,7 +69,7 @@ TEST_CASE("after Ctrl-C the same command continues and ends with the bits of an 
 
   const Finished second = run(kProgram, long_run("interrupted"));
   CHECK(second.code == 0);
-  CHECK(contains(second.output, "Going on from interrupted/checkpoint.safetensors"));
+  CHECK(contains(second.output, "Resuming from interrupted/checkpoint.safetensors"));
   check_same_as_whole("interrupted");
 }
 
@@ -97,7 +97,7 @@ TEST_CASE("after kill -9 the same command continues from the last checkpoint and
   process.require_end(-SIGKILL);
   const Finished second = run(kProgram, arguments);
   CHECK(second.code == 0);
-  CHECK(contains(second.output, "Going on from killed/checkpoint.safetensors"));
+  CHECK(contains(second.output, "Resuming from killed/checkpoint.safetensors"));
   check_same_as_whole("killed");
 }
 

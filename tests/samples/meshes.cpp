@@ -55,7 +55,7 @@ TEST_CASE("char_gpt: a rank of a mesh is killed after a checkpoint; its mesh and
     const Finished finished = run("char_gpt", words(out, {"--mesh", mesh, "--resume", "yes"}));
     CAPTURE(finished.output);
     REQUIRE(finished.code == 0);
-    CHECK(contains(finished.output, "Going on from " + out + "/checkpoint.safetensors"));
+    CHECK(contains(finished.output, "Resuming from " + out + "/checkpoint.safetensors"));
     CHECK(result(out)["parameter_hash"] == result("mesh_whole")["parameter_hash"]);
     CHECK(metrics_without_times(out) == metrics_without_times("mesh_whole"));
     CHECK(result(out)["steps"] < result("mesh_whole")["steps"]);

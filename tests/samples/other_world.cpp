@@ -54,7 +54,7 @@ TEST_CASE("four ranks of a micro-batch each, one of them killed, continue as two
     const Finished finished = run(LOCKSTEP_RUN, launched({"--nproc-per-node", nproc}, out));
     CAPTURE(finished.output);
     CHECK(finished.code == 0);
-    CHECK(contains(finished.output, "Going on from " + out + "/checkpoint.safetensors"));
+    CHECK(contains(finished.output, "Resuming from " + out + "/checkpoint.safetensors"));
     check_same_as_whole(out);
   }
 }

@@ -38,7 +38,7 @@ TEST_CASE("char_gpt: a run of one process continues as a pipeline, and that as a
   };
   const std::string out = fresh("stages_resumed"), whole = fresh("stages_whole");
   train(out, "1", {"--strategy", "accumulate"});
-  CHECK(contains(train(out, "2", {"--strategy", "pipeline", "--resume", "yes"}), "Going on from"));
+  CHECK(contains(train(out, "2", {"--strategy", "pipeline", "--resume", "yes"}), "Resuming from"));
   const std::string output = train(out, "3", {"--mesh", "pp=2,dp=2", "--resume", "yes"});
   CHECK(contains(output, "\ntest accuracy "));
   CHECK(lines(output).back().size() == 5);  // the generated text, which only the main rank prints

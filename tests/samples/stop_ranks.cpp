@@ -40,7 +40,7 @@ void go_on(const std::string& out, const std::vector<std::string>& mode) {
   run_whole();
   const Finished finished = run(kProgram, long_run(out, mode));
   REQUIRE(finished.code == 0);
-  CHECK(contains(finished.output, "Going on from " + out + "/checkpoint.safetensors"));
+  CHECK(contains(finished.output, "Resuming from " + out + "/checkpoint.safetensors"));
   CHECK(read_file(out + "/model.safetensors") == read_file("whole/model.safetensors"));
   CHECK(metrics_without_times(out) == metrics_without_times("whole"));
 }
@@ -110,7 +110,7 @@ TEST_CASE("a launcher restarts ranks, and they end with the bits of an undisturb
   const int code = launcher.wait();
   CAPTURE(launcher.output());
   CHECK(code == 0);
-  CHECK(contains(launcher.output(), "Going on from restarted/checkpoint.safetensors"));
+  CHECK(contains(launcher.output(), "Resuming from restarted/checkpoint.safetensors"));
   CHECK(read_file("restarted/model.safetensors") == read_file("whole/model.safetensors"));
   CHECK(metrics_without_times("restarted") == metrics_without_times("whole"));
 }

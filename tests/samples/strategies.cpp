@@ -131,7 +131,7 @@ TEST_CASE("a sharded run that was stopped continues with another stage and other
     const Finished finished = run(kProgram, long_run(out, other));
     CAPTURE(finished.output);
     REQUIRE(finished.code == 0);
-    CHECK(contains(finished.output, "Going on from continued/checkpoint.safetensors"));
+    CHECK(contains(finished.output, "Resuming from continued/checkpoint.safetensors"));
     CHECK(read_file(out + "/model.safetensors") == read_file("whole/model.safetensors"));
     CHECK(metrics_without_times(out) == metrics_without_times("whole"));
   }
@@ -150,7 +150,7 @@ TEST_CASE("a checkpoint of every second epoch: after kill -9 of a rank the shard
   const Finished finished = run(kProgram, arguments);
   CAPTURE(finished.output);
   REQUIRE(finished.code == 0);
-  CHECK(contains(finished.output, "Going on from killed/checkpoint.safetensors"));
+  CHECK(contains(finished.output, "Resuming from killed/checkpoint.safetensors"));
   CHECK(read_file("killed/model.safetensors") == read_file("whole3/model.safetensors"));
 }
 

@@ -158,7 +158,7 @@ TEST_CASE("scaling: prints a table from a profile and the crossover, and writes 
   const Finished tiny =
       explain("scaling --profile profile.json --link 10GbE --ranks 2,6,1024 --algorithm tree --fixed-batch");
   CHECK(tiny.code == 0);
-  CHECK(contains(tiny.output, "one batch, cut into parts"));
+  CHECK(contains(tiny.output, "one batch, divided among the devices"));
   CHECK(contains(tiny.output, "   1024 |"));
 }
 
@@ -166,7 +166,7 @@ TEST_CASE("scaling: a small model is measured, and the measured profile can be r
   const Finished run = explain("scaling --model 8x8x2 --batch 4 --ranks 1,2 --save-profile measured.json");
   CAPTURE(run.output);
   CHECK(run.code == 0);
-  CHECK(contains(run.output, "MLP 8x8x2, 4 rows a device, measured here"));
+  CHECK(contains(run.output, "MLP 8x8x2, 4 samples per device, measured on this machine"));
   CHECK(explain("scaling --profile measured.json --link NVLink --ranks 4").code == 0);
 }
 
