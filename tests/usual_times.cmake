@@ -31,7 +31,7 @@ set(LOCKSTEP_USUAL_SECONDS
   project.package_pkg_config 108
   project.srun 12
   project.torchrun_elastic 60
-  samples.guide 50
+  samples.guide 85
   samples.meshes 14
   samples.modes 15
   samples.other_world 22

@@ -11,7 +11,7 @@ find lockstep.h base tensor autograd nn optim data parallel samples tools bench 
   xargs -0 grep -nHiwE "$words" && failed=1
 # Further phrases of the guide and the exercises. Fenced blocks quote programs' output, and are left out.
 phrases='rows? of (a|the|each) (batch|step)|culprits?|lanes? of|hand(s|ed)? on|bit for bit|the same bits|gives? back|goes? on'
-find docs/internals docs/teaching.md exercises -path exercises/build -prune -o -type f \( -name '*.md' -o -name '*.h' -o -name '*.cpp' \) -print0 |
+find docs/internals docs/teaching.md docs/course.md docs/exam.md exercises -path exercises/build -prune -o -type f \( -name '*.md' -o -name '*.h' -o -name '*.cpp' \) -print0 |
   xargs -0 awk 'FNR == 1 { fenced = 0 } /^```/ { fenced = !fenced } !fenced { print FILENAME ":" FNR ":" $0 }' |
   grep -iwE "$phrases" && failed=1
 printf 'Who is "%s"?\n' whoever | grep -qiwE "$words" || { echo "the pattern finds nothing"; failed=1; }

@@ -1,5 +1,5 @@
-// Checks that the guide is true: its commands are run and their output compared, its C++ is that of the files it
-// names.
+// Checks that the guide and the pages for lecturers are true: their commands are run and the output compared, the guide's
+// C++ is that of the files it names.
 //
 // A fenced block of language `console` has commands, after "$ ", and their output. A line `...` stands for any lines.
 // ~12.3 stands for one word that differs from run to run, as may the unit after it (ns, us, ms, s). Words of 16
@@ -147,6 +147,7 @@ TEST_CASE("the guide's commands print the output on its pages, and its C++ equal
       pages.push_back(each.path().string());
   }
   std::sort(pages.begin(), pages.end());
+  for (const char* page : {"course", "exam", "teaching"}) pages.push_back(kSource + "/docs/" + page + ".md");
   REQUIRE(!pages.empty());
   for (const std::string& page : pages) {
     CAPTURE(page);
