@@ -41,18 +41,6 @@ Matrix matrix(const Tensor& x) {
   return {data, row, column};
 }
 
-// An operand of a large f32 product on a CPU as the kernel reads it fastest. If elements along its dimension `k` (0 or 1)
-// lie so far apart that their cache lines compete for few sets, a product takes up to twice as long: such an operand
-// is copied. `others` is the number of rows or columns of the other operand, each of which reads all of this one.
-Tensor readable_along(int k, const Tensor& x, std::int64_t others) {
-  constexpr std::int64_t kSmall = 1 << 15, kFew = 128, kFar = 512, kSets = 256;
-  const std::int64_t stride = x.strides()[at(k)];
-  if (stride < kFar || stride % kSets != 0 || others < kFew || x.numel() < kSmall || x.dtype() != kFloat32 ||
-      !x.device().is_cpu())
-    return x;
-  return k == 1 ? clone(x) : transpose(clone(transpose(x, 0, 1)), 0, 1);
-}
-
 // Libraries sum over k in the operands' type. On CPU devices an f32 sum of more than kLongSum terms is therefore split
 // into parts of kPart terms, which are added as `sum` does. Products with a vector sum in f64 in the kernel.
 constexpr std::int64_t kPart = 4096, kLongSum = 2 * kPart;
@@ -88,8 +76,7 @@ void run(const Tensor& a, const Tensor& b, const Tensor& out) {
   const std::int64_t m = a.shape()[at(a.dim() - 2)], k = a.shape()[at(a.dim() - 1)], n = b.shape()[at(b.dim() - 1)];
   if (m == 0 || n == 0) return;
   if (k == 0) return fill(out, 0);
-  const Tensor left = readable_along(1, a, n), right = readable_along(0, b, m);
-  const Gemm gemm{.m = m, .n = n, .k = k, .a = matrix(left), .b = matrix(right), .out = {out.raw_data(), n, 1}};
+  const Gemm gemm{.m = m, .n = n, .k = k, .a = matrix(a), .b = matrix(b), .out = {out.raw_data(), n, 1}};
   if (is_long(gemm, out)) return run_parts(gemm, out);
   kernels(out.device()).gemm(gemm, out.dtype());
 }
