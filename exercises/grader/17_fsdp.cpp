@@ -4,19 +4,11 @@
 
 #include <algorithm>
 #include <numeric>
-#include <span>
 
 namespace grader {
 namespace {
 
 // --- values ----------------------------------------------------------------------------------------------------------
-// Whether `have` begins with the elements of `want` from `begin` on, as far as both go.
-bool begins_with(const ls::Tensor& have, const ls::Tensor& want, std::int64_t begin = 0) {
-  const auto left = std::as_bytes(have.span<float>()), right = std::as_bytes(want.span<float>()).subspan(4 * begin);
-  const std::size_t size = std::min(left.size(), right.size());
-  return size > 0 && std::ranges::equal(left.first(size), right.first(size));
-}
-
 bool is_close(const ls::Tensor& have, const ls::Tensor& want, double error = 1e-5) {
   return (ls::abs(have - want).max() / ls::abs(want).max()).item<double>() <= error;  // false if it is NaN
 }
@@ -165,26 +157,12 @@ std::string check_bits() {
 
 // --- bytes -----------------------------------------------------------------------------------------------------------
 ls::Trace trace_step(const Variant& v) {
-  ls::start_trace();
-  try {
+  return trace_of([&] {
     run_ranks(v.ranks, [&](const Group& group) {
       const auto fsdp = exercises::make_fsdp(group, units_of(v, [](const auto&...) {}));
       run_step(*fsdp, group, v, 0);
     });
-  } catch (...) {
-    ls::stop_trace();
-    throw;
-  }
-  return ls::stop_trace();
-}
-
-// The completed collectives of `rank` with this name, in the order of their launches.
-std::vector<ls::TraceEvent> collectives(const ls::Trace& trace, int rank, const std::string& name) {
-  std::vector<ls::TraceEvent> found;
-  for (const ls::TraceEvent& event : trace.events)
-    if (event.kind == ls::TraceKind::kCollective && event.labels.from == rank && event.name == name)
-      found.push_back(event);
-  return found;
+  });
 }
 
 std::string meaning_of_bytes(const Variant& v) {
