@@ -51,7 +51,7 @@ std::string meaning_of_gradient(const ls::Tensor& have, const ls::Tensor& whole,
   const ls::Tensor want = shard_of(whole, v, rank);
   if (is_close(have, want * static_cast<double>(v.ranks)))
     return text("It is ", v.ranks, " times too large: this is the sum of the ranks' gradients");
-  if (is_close(have, want)) return "Its last bits differ: add the gradients of all ranks first, then divide once";
+  if (is_close(have, want)) return kLastBits;
   const std::int64_t begin = place_of(have, whole);
   if (begin >= 0) return text("It is that of the elements from ", begin, " on");
   return "It is not the mean of all ranks' gradients, and this is none of the common mistakes";
@@ -168,8 +168,7 @@ ls::Trace trace_step(const Variant& v) {
 std::string meaning_of_bytes(const Variant& v) {
   const ls::Trace trace = trace_step(v);
   const std::size_t units = v.layers().size(), gathers = collectives(trace, 0, "all_gather").size();
-  if (!collectives(trace, 0, "all_reduce").empty())
-    return "An all-reduce sends the sums of all elements to every rank: each rank needs those of its shard only";
+  if (!collectives(trace, 0, "all_reduce").empty()) return kAllReduce;
   if (gathers == 2 * units)
     return "Every unit is gathered twice. The last one need not be: its backward follows its forward";
   if (gathers <= units)
