@@ -4,7 +4,7 @@
 namespace exercises {
 
 // Returns the number of gradients in each bucket: {3, 2} for five gradients is a bucket of the first three and a bucket of the
-// other two. A constant list is allowed, but with another seed the gradients differ.
+// other two. A constant list is allowed, but another seed has other gradients, and more.
 std::vector<int> choose_buckets(const std::vector<Gradient>& gradients, const par::Link& link, int ranks) {
   not_done();
 }

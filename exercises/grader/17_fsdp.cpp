@@ -4,19 +4,11 @@
 
 #include <algorithm>
 #include <numeric>
-#include <span>
 
 namespace grader {
 namespace {
 
 // --- values ----------------------------------------------------------------------------------------------------------
-// Whether `have` begins with the elements of `want` from `begin` on, as far as both go.
-bool begins_with(const ls::Tensor& have, const ls::Tensor& want, std::int64_t begin = 0) {
-  const auto left = std::as_bytes(have.span<float>()), right = std::as_bytes(want.span<float>()).subspan(4 * begin);
-  const std::size_t size = std::min(left.size(), right.size());
-  return size > 0 && std::ranges::equal(left.first(size), right.first(size));
-}
-
 bool is_close(const ls::Tensor& have, const ls::Tensor& want, double error = 1e-5) {
   return (ls::abs(have - want).max() / ls::abs(want).max()).item<double>() <= error;  // false if it is NaN
 }
@@ -59,7 +51,7 @@ std::string meaning_of_gradient(const ls::Tensor& have, const ls::Tensor& whole,
   const ls::Tensor want = shard_of(whole, v, rank);
   if (is_close(have, want * static_cast<double>(v.ranks)))
     return text("It is ", v.ranks, " times too large: this is the sum of the ranks' gradients");
-  if (is_close(have, want)) return "Its last bits differ: add the gradients of all ranks first, then divide once";
+  if (is_close(have, want)) return kLastBits;
   const std::int64_t begin = place_of(have, whole);
   if (begin >= 0) return text("It is that of the elements from ", begin, " on");
   return "It is not the mean of all ranks' gradients, and this is none of the common mistakes";
@@ -165,33 +157,18 @@ std::string check_bits() {
 
 // --- bytes -----------------------------------------------------------------------------------------------------------
 ls::Trace trace_step(const Variant& v) {
-  ls::start_trace();
-  try {
+  return trace_of([&] {
     run_ranks(v.ranks, [&](const Group& group) {
       const auto fsdp = exercises::make_fsdp(group, units_of(v, [](const auto&...) {}));
       run_step(*fsdp, group, v, 0);
     });
-  } catch (...) {
-    ls::stop_trace();
-    throw;
-  }
-  return ls::stop_trace();
-}
-
-// The completed collectives of `rank` with this name, in the order of their launches.
-std::vector<ls::TraceEvent> collectives(const ls::Trace& trace, int rank, const std::string& name) {
-  std::vector<ls::TraceEvent> found;
-  for (const ls::TraceEvent& event : trace.events)
-    if (event.kind == ls::TraceKind::kCollective && event.labels.from == rank && event.name == name)
-      found.push_back(event);
-  return found;
+  });
 }
 
 std::string meaning_of_bytes(const Variant& v) {
   const ls::Trace trace = trace_step(v);
   const std::size_t units = v.layers().size(), gathers = collectives(trace, 0, "all_gather").size();
-  if (!collectives(trace, 0, "all_reduce").empty())
-    return "An all-reduce sends the sums of all elements to every rank: each rank needs those of its shard only";
+  if (!collectives(trace, 0, "all_reduce").empty()) return kAllReduce;
   if (gathers == 2 * units)
     return "Every unit is gathered twice. The last one need not be: its backward follows its forward";
   if (gathers <= units)

@@ -110,14 +110,7 @@ std::string check_skip() {
 }
 
 ls::Trace trace_step() {
-  ls::start_trace();
-  try {
-    run_steps(1, false);
-  } catch (...) {
-    ls::stop_trace();
-    throw;
-  }
-  return ls::stop_trace();
+  return trace_of([] { run_steps(1, false); });
 }
 
 // fn(backward, event) for all events of a rank's thread.

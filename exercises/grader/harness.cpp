@@ -9,6 +9,7 @@
 #include <fstream>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <thread>
 
 namespace grader {
@@ -180,6 +181,31 @@ void run_simulated(int size, const par::Link& link,
                                  .backend_options = par::SimOptions{.algorithm = algorithm, .simulation = clock}});
     fn(group, *clock);
   });
+}
+
+ls::Trace trace_of(const std::function<void()>& fn) {
+  ls::start_trace();
+  try {
+    fn();
+  } catch (...) {
+    ls::stop_trace();
+    throw;
+  }
+  return ls::stop_trace();
+}
+
+std::vector<ls::TraceEvent> collectives(const ls::Trace& trace, int rank, const std::string& name) {
+  std::vector<ls::TraceEvent> found;
+  for (const ls::TraceEvent& event : trace.events)
+    if (event.kind == ls::TraceKind::kCollective && event.labels.from == rank && event.name == name)
+      found.push_back(event);
+  return found;
+}
+
+bool begins_with(const ls::Tensor& have, const ls::Tensor& want, std::int64_t begin) {
+  const auto left = std::as_bytes(have.span<float>()), right = std::as_bytes(want.span<float>()).subspan(4 * begin);
+  const std::size_t size = std::min(left.size(), right.size());
+  return size > 0 && std::ranges::equal(left.first(size), right.first(size));
 }
 
 void set_parameters(const ls::nn::Module& model) {

@@ -77,6 +77,19 @@ void run_simulated(int size, const par::Link& link,
                    const std::function<void(const Group& group, par::Simulation& clock)>& fn,
                    par::Algorithm algorithm = par::Algorithm::kRing);
 
+// The trace of fn.
+ls::Trace trace_of(const std::function<void()>& fn);
+// The completed collectives of `rank` with this name, in the order of their launches.
+std::vector<ls::TraceEvent> collectives(const ls::Trace& trace, int rank, const std::string& name);
+
+// True if `have` begins with the bits of the elements of `want` from `begin` on, as far as both go. Both are f32.
+bool begins_with(const ls::Tensor& have, const ls::Tensor& want, std::int64_t begin = 0);
+
+// Suggestions of several graders.
+inline constexpr const char* kLastBits = "Its last bits differ: add the gradients of all ranks first, then divide once";
+inline constexpr const char* kAllReduce =
+    "An all-reduce sends the sums of all elements to every rank: each rank needs those of its shard only";
+
 // Sets parameters that are the same in every run and on every rank. (Initialisation draws from one stream of the process,
 // which ranks that are threads share.)
 void set_parameters(const ls::nn::Module& model);

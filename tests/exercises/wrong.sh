@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
-# Each solution of wrong/ must be detected: its exercise does not pass, for the reason in its file `reason`.
+# Each solution of wrong/ must be detected: its exercise does not pass, for the reason in its file `reason`. A file `seed`
+# names the variant, if that is not 0.
 set -euo pipefail
 cd "$(dirname "$0")/wrong"
 for folder in */; do
   exercise=$(cd "$folder" && echo [0-9]*_*)
-  "$SOURCE/exercises/grade.sh" --lockstep "$BUILD" --build "$SCRATCH/build" --from "$folder" "${exercise%%_*}" >"$SCRATCH/table"
+  seed=()
+  [ ! -e "$folder/seed" ] || seed=(--seed "$(cat "$folder/seed")")
+  "$SOURCE/exercises/grade.sh" --lockstep "$BUILD" --build "$SCRATCH/build" --from "$folder" "${seed[@]}" "${exercise%%_*}" >"$SCRATCH/table"
   echo "$folder" && cat "$SCRATCH/table"
   grep -q "^passed: 0 of 1" "$SCRATCH/table"
   grep -q -F -f "$folder/reason" "$SCRATCH/table"
