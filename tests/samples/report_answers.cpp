@@ -157,6 +157,8 @@ TEST_CASE("what overlaps: buckets that are done before the last gradient, or col
       if (each.kind == TraceKind::kCollective) each.begin -= 300'000;
   CHECK(contains(answer({zero}, "What overlaps in zero3?"),
                  "For 75 % of the time in which a collective is in flight, the rank does not wait for it."));
+  zero.traces[0].events.push_back(event(TraceKind::kWait, "recv", 1'100, 1'150, {.to = 1, .id = 3}));
+  CHECK(!is_asked({zero}, "What overlaps in zero3?"));
 }
 
 TEST_CASE("who waits: the last rank, and the first device of DataParallel") {

@@ -68,7 +68,8 @@
   const held = document.querySelector('#memory .chart');
   check('memory over time', !document.querySelector('#memory').hidden && held.querySelectorAll('polyline').length === 4 &&
       has('#memory .chart', 'planned, without activations', 'rank 2', '1,000 B', 'steps 9 to 10'));
-  check('no memory without a plan', document.querySelectorAll('#memory table').length === 1);
+  check('memory of the model', rowsOf('model-memory').slice(1).join('|') === 'ddp 124 B 124 B 248 B 0 B 496 B 200 B');
+  check('no memory without a plan', document.querySelectorAll('#memory table').length === 2);
 
   // Planned above measured lanes of a pipeline, on one scale, with the idle share of both.
   const lanes = document.querySelector('#pipeline-ddp'), boxes = (row) => [...lanes.querySelectorAll(`[aria-label="rank 0, ${row}"] .event rect`)].map((each) => each.getBBox());

@@ -185,14 +185,19 @@ class Answers {
                          exposed});
   }
 
-  // Collectives without buckets: the time in which one is in flight and the rank does not wait.
+  static bool is_message(const TraceEvent& event) {
+    return (event.kind == TraceKind::kWait || event.kind == TraceKind::kCollective) && event.labels.to >= 0;
+  }
+
+  // Collectives without buckets: the time in which one is in flight and the rank does not wait. Steps with messages between
+  // two ranks, such as those of a pipeline, have no answer: the end of a message is not traced.
   void explain_flights(const Measured& run, const std::string& question, const std::string& exposed) {
     std::int64_t flight = 0, waited = 0;
     for (const Lane& lane : median_step(run.traced->steps).lanes) {
       std::int64_t done = lane.events.empty() ? 0 : lane.events.front().event.begin;
       for (const LaneEvent& each : lane.events) {
         const TraceEvent& event = each.event;
-        if (event.labels.to >= 0) continue;  // a message
+        if (is_message(event)) return;
         if (event.kind == TraceKind::kWait) waited += event.end - event.begin;
         if (event.kind != TraceKind::kCollective || event.end <= done) continue;
         flight += event.end - std::max(event.begin, done);
