@@ -4,7 +4,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <functional>
 #include <optional>
+#include <string_view>
 
 #include "lockstep/parallel/schedule/schedule_internal.h"
 #include "tools/report/causes.h"
