@@ -217,7 +217,8 @@ std::string html_page(const std::string& title, const std::string& body, const s
       "fill: var(--blue) }\npolyline.dp { stroke-dasharray: 6 3; fill: none } polyline.ddp { fill: none } .ideal { "
       "stroke: var(--ink); stroke-dasharray: 2 4 }\n.grid { stroke: var(--line); stroke-width: .5 } text.dp, text.ddp "
       "{ "
-      "stroke: none }\n";
+      "stroke: none }\n"
+      "@media (max-width: 30rem) { body { margin: 1rem } td, th { padding: 2px 4px; font-size: .8rem } }\n";
   return fmt::format(
       "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>\n"
       "<meta name='viewport' content='width=device-width, initial-scale=1'>\n"

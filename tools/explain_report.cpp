@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "tools/report/answers.h"
 #include "tools/report/causes.h"
 #include "tools/report/chrome_trace.h"
 #include "tools/report/report.h"
@@ -35,8 +36,10 @@ std::string make_report(const ReportQuestion& question) {
     add_runs(path, page.runs);
   }
   report::write_report(question.out, page);
+  const std::vector<report::TracedRun> runs = report::traced(page.runs);
   std::string text;
-  for (const report::Run& run : page.runs)
-    text += fmt::format("{}: {}\n", run.name, verdict(run, last_steps(run, report::kShownSteps)));
+  for (const report::Answer& answer : answers(runs)) text += fmt::format("{}\n  {}\n", answer.question, answer.text);
+  for (const report::TracedRun& each : runs)
+    text += fmt::format("{}: {}\n", each.run.name, verdict(each.run, each.steps));
   return text + fmt::format("page: {}\n", question.out);
 }

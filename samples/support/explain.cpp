@@ -103,7 +103,8 @@ class Story {
         return fmt::format("cpu:{} sends cpu:{} {}: {}, {}", event.labels.from, event.labels.to,
                            reason(event.labels.phase), size(event.labels.bytes), lasts);
       case TraceKind::kWait:
-        return has_ranks_ ? wait_for_ranks(event) : fmt::format("waits for the replicas, {}", lasts);
+        if (has_ranks_) return wait_for_ranks(event);
+        return fmt::format("waits for {}, {}", lane_.is_replica ? event.name : "the replicas", lasts);
       default:
         return bucket(event);
     }

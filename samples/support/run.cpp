@@ -242,12 +242,13 @@ void Run::epoch_done(const Score& test) {
 }
 
 // Gathers the traces of all ranks and writes them.
-void Run::write_trace(std::uint64_t hash) {
+void Run::write_trace(std::uint64_t hash, const Memory& memory) {
   if (!is_traced(options_)) return;
   std::vector<ls::Trace> traces = step_.traces(ls::stop_trace());
   if (!step_.is_main()) return;
   bar_.reset();
   traces[0].notes.emplace_back(report::kHashNote, fmt::format("{:016x}", hash));
+  traces[0].notes.push_back(report::memory_note({memory.parameters, memory.gradients, memory.optimizer, memory.units}));
   traces[0].notes.push_back(report::losses_note(read_losses(metrics_->path())));
   write_traces(options_, traces);
 }
@@ -268,7 +269,7 @@ int Run::finish(const Score& train, const Score& test, const std::string& try_ne
   const Moved moved = step_.moved();
   const Memory memory = step_.memory();
   const std::vector<std::uint64_t> hashes = step_.hashes();
-  write_trace(hashes[0]);
+  write_trace(hashes[0], memory);
   save(/*finished=*/true);
   step_.gathered([&] {
     if (step_.is_main()) ls::save(parts_.model->state_dict(), joined(options_.out, kModelFile));

@@ -57,7 +57,7 @@ class Run {
   double steps_per_second() const;
   std::string speed_text() const;
   void say_how_to_go_on() const;
-  void write_trace(std::uint64_t hash);
+  void write_trace(std::uint64_t hash, const Memory& memory);
   void write_results(const Score& train, const Score& test, const Moved& moved, const Memory& memory,
                      const std::vector<std::uint64_t>& hashes, const std::string& try_next);
   void print_ranks(const std::vector<std::uint64_t>& hashes) const;

@@ -64,7 +64,7 @@ TEST_CASE("compare --report: the recorded bytes and those of each step follow th
 
   const std::string page = read_file("report.html"), text = data_text(page);
   CHECK(page.size() < 1'000'000);
-  CHECK(page.size() - text.size() < 64'000);
+  CHECK(page.size() - text.size() < 70'000);
   CHECK(contains(page, "default-src 'none'"));
   CHECK(!contains(page, "unsafe-inline"));
   for (const char* outside : {"http:", "https:", "src=", "@import", "url(\"", "fetch("}) {
@@ -101,6 +101,13 @@ TEST_CASE("compare --report: the recorded bytes and those of each step follow th
       }
     }
   }
+
+  // The waits of dp's second device, and the memory of each mode.
+  std::set<std::string> questions;
+  for (const Json& answer : data.at("answers")) questions.insert(answer.at(0).get<std::string>());
+  CHECK(questions.contains("Who waits in dp?"));
+  CHECK(questions.contains("What overlaps in ddp?"));
+  for (const Json& mode : data.at("modes")) CHECK(mode.at("memory").at(0) == kParameterBytes);
 
   const auto hash = [](const std::string& mode) {
     return Json::parse(read_file("report/" + mode + "/result.json")).at("parameter_hash").get<std::string>();

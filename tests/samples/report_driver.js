@@ -16,6 +16,10 @@
       '124 B in 150 B', '\u2713 00000000000000bb, the same as dp'));
   check('the card of single', has('#card-single', '11.0 \u00b5s', '00000000000000aa: differs, because'));
   check('who agrees', has('#agreement', '\u2713 dp and ddp end with the same parameters'));
+  check('answers', [...document.querySelectorAll('#answers > *')].map((each) => each.textContent).join('|') ===
+      'Why is ddp slower than dp?|Because it is <b>made up</b>.|How much memory?|3.50 MB');
+  check('memory in the card', has('#card-ddp', 'parameters, gradients, optimizer state of a rank496 B', 'than at its end (activations)200 B') &&
+      !textOf('#card-single').includes('activations'));
   check('words are explained', ['lane', 'traffic counters', 'P, n'].every((word) => [...document.querySelectorAll('#words dt')].some((each) => each.textContent === word)));
 
   // Each mode starts at its median step, with a scale of its own where modes differ much.
@@ -25,8 +29,11 @@
   check('median steps', stepOf('single') === ': step 9, 11.0 \u00b5s' && stepOf('ddp') === ': step 9, 1.00 ms' && textOf('#step-number') === 'the median step of each mode');
   check('own scales', !oneScale.checked && widthOf() > 80 && has('#scale-note', '91 times as long as one of single', 'a scale of its own'));
   oneScale.click();
-  check('one scale', widthOf() < 20 && has('#scale-note', 'All timelines have one scale.'));
+  const tops = () => ['single', 'dp', 'ddp'].map((mode) => textOf(`#figure-${mode} .overview .tick`));
+  check('one scale', widthOf() < 20 && tops().join() === '1.00 ms,1.00 ms,1.00 ms' && has('#scale-note', 'All timelines have one scale.'));
   oneScale.click();
+
+  check('own scales of the strips', tops().join() === '33.0 \u00b5s,1.00 ms,1.00 ms');
 
   // Layers by path and type; a layer that only encloses one other is not drawn.
   const drawn = [...single.querySelectorAll('.event')].map((each) => each.getAttribute('aria-label').split(',')[0]);
@@ -61,7 +68,8 @@
   const held = document.querySelector('#memory .chart');
   check('memory over time', !document.querySelector('#memory').hidden && held.querySelectorAll('polyline').length === 4 &&
       has('#memory .chart', 'planned, without activations', 'rank 2', '1,000 B', 'steps 9 to 10'));
-  check('no memory without a plan', document.querySelectorAll('#memory table').length === 1);
+  check('memory of the model', rowsOf('model-memory').slice(1).join('|') === 'ddp 124 B 124 B 248 B 0 B 496 B 200 B');
+  check('no memory without a plan', document.querySelectorAll('#memory table').length === 2);
 
   // Planned above measured lanes of a pipeline, on one scale, with the idle share of both.
   const lanes = document.querySelector('#pipeline-ddp'), boxes = (row) => [...lanes.querySelectorAll(`[aria-label="rank 0, ${row}"] .event rect`)].map((each) => each.getBBox());
@@ -94,6 +102,9 @@
   // much to tell.
   check('two arrows', figure.querySelectorAll('.arrow').length === 2);
   check('two waits are explained', labels('; waits for rank 2, which launched it last, at 700.0 \u00b5s') === 2);
+  const parts = [...figure.querySelector('.event.waiting').querySelectorAll('rect')].map((each) => each.getBBox());
+  // Rank 0 waits from 310 to 800 us, and the last rank launches at 700.
+  check('a wait is striped until the last launch, then dotted', parts.length === 2 && Math.abs(parts[0].width / parts[1].width - 3.9) < 0.1);
   check('waits say for whom', [...figure.querySelectorAll('.waiting text')].filter((each) => each.textContent === 'waits for rank 2').length === (innerWidth > 700 ? 2 : 1));
   check('bytes of a dp step', rowsOf('step-matrix-dp').join('|') ===
       'from \\ to cpu:0 cpu:1 sent|cpu:0 0 124 124|cpu:1 124 0 124|received 124 124 248');
@@ -134,7 +145,9 @@
   const isSeen = (mode, phase) => getComputedStyle(cell(mode, phase).querySelector('b')).visibility === 'visible';
   check('numbers at first', isSeen('dp', 'parameters') && document.querySelector('#guess').offsetHeight === 0);
   document.querySelector('#guessing').click();
-  check('hidden on demand', !isSeen('dp', 'parameters') && !isSeen('ddp', 'gradients') && isSeen('ddp', 'parameters') &&
+  const isHidden = (selector) => [...document.querySelectorAll(selector)].every((each) => getComputedStyle(each).visibility === 'hidden');
+  check('hidden on demand', !isSeen('dp', 'parameters') && !isSeen('ddp', 'gradients') && !isSeen('ddp', 'parameters') &&
+      isHidden('#phases .formula') && isHidden('#phases details') && isHidden('.card .amount') && isHidden('#answers dd:last-child') && !isHidden('#answers dd') &&
       getComputedStyle(document.querySelector('#matrices td')).visibility === 'hidden' && document.querySelector('#guess').offsetHeight > 0);
   check('questions', [...document.querySelectorAll('#question option')].map((each) => each.textContent).join('|') ===
       'dp: parameters, all links|dp: gradients, all links|ddp: gradients, all links');

@@ -179,9 +179,13 @@ TEST_CASE("DataParallel: the cause of waiting is the replica that ends last, and
                   event(TraceKind::kCopy, "outputs", 67'000, 68'000, {.bytes = 8, .from = 1, .to = 0}, 1)}});
   const auto steps = last_steps(run, 1);
   const auto causes = causes_of(run, steps);
-  REQUIRE(causes.size() == 1);
-  CHECK(causes[0].text == "cpu:0 waits for cpu:1's outputs");
+  REQUIRE(causes.size() == 3);
+  CHECK(causes[0].text() == "cpu:0 waits for cpu:1's outputs");
   CHECK(causes[0].ns == 62'000);
+  CHECK(causes[1].text() == "cpu:1 waits for cpu:0");  // which has no work of its own
+  CHECK(causes[1].ns == 32'000);
+  CHECK(causes[2].text() == "cpu:1 waits for cpu:0's forward");
+  CHECK(causes[2].ns == 5'000);
   CHECK(contains(
       verdict(run, steps),
       "the step is limited by waiting: cpu:0 waits for cpu:1's outputs, 62.0 us a step on average; the devices "
@@ -204,9 +208,9 @@ TEST_CASE("ranks: the cause is the last rank to launch a bucket's collective, an
   const Run run = report::runs_of({rank(0, 1'000), rank(1, 8'000)}, "").at(0);
   const auto causes = causes_of(run, last_steps(run, 1));
   REQUIRE(causes.size() == 3);
-  CHECK(causes[0].text == "rank 0 waits for rank 1, the last to launch the all_reduce of bucket 0 (fc.bias)");
+  CHECK(causes[0].text() == "rank 0 waits for rank 1, the last to launch the all_reduce of bucket 0 (fc.bias)");
   CHECK(causes[0].ns == 8'000 - 1'500);
-  CHECK(causes[1].text == "rank 0 waits for the all_reduce of bucket 0 (fc.bias), which all ranks have launched");
+  CHECK(causes[1].text() == "rank 0 waits for the all_reduce of bucket 0 (fc.bias), which all ranks have launched");
   CHECK(causes[1].ns == 1'000);
   CHECK(causes[2].ns == 500);
 }

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <functional>
 #include <map>
+#include <utility>
 
 namespace report {
 namespace {
@@ -16,10 +17,11 @@ using ls::TraceKind;
 
 class Causes {
  public:
-  void add(const std::string& text, std::int64_t ns, bool is_waiting) {
+  void add(const Lane& lane, const std::string& what, std::int64_t ns, bool is_waiting) {
     if (ns <= 0) return;
-    Cause& cause = by_text_[text];
-    cause.text = text;
+    Cause& cause = by_text_[{lane.name, what}];
+    cause.lane = lane.name;
+    cause.what = what;
     cause.ns += ns;
     cause.is_waiting = is_waiting;
   }
@@ -32,7 +34,7 @@ class Causes {
   }
 
  private:
-  std::map<std::string, Cause> by_text_;
+  std::map<std::pair<std::string, std::string>, Cause> by_text_;
 };
 
 // The work that a wait ended with: the replica's name, and that of the last copy during `work`.
@@ -45,8 +47,10 @@ std::string work_of(const Lane& replica, const TraceEvent& work) {
   return what.empty() ? replica.name : replica.name + "'s " + what;
 }
 
-// DataParallel: the replica that ends last before the wait does.
-void add_wait_for_replicas(const Lane& lane, const TraceEvent& wait, const StepView& step, Causes& causes) {
+// DataParallel's first device waits for the replica that ends last before the wait does. Waits of the other devices have
+// the name of their cause.
+void add_wait_of_replica(const Lane& lane, const TraceEvent& wait, const StepView& step, Causes& causes) {
+  if (lane.is_replica) return causes.add(lane, wait.name, wait.end - wait.begin, true);
   const Lane* last = nullptr;
   const TraceEvent* work = nullptr;
   for (const Lane& other : step.lanes) {
@@ -56,44 +60,56 @@ void add_wait_for_replicas(const Lane& lane, const TraceEvent& wait, const StepV
       if (is_awaited && (!work || each.end > work->end)) last = &other, work = &each;
     }
   }
-  if (last) causes.add(fmt::format("{} waits for {}", lane.name, work_of(*last, *work)), wait.end - wait.begin, true);
+  if (last) causes.add(lane, work_of(*last, *work), wait.end - wait.begin, true);
 }
 
 // "all_reduce of bucket 1 (fc.bias)" for the collective of a bucket, which is launched when the bucket is.
-std::string collective_text(const Lane& lane, const TraceEvent& wait) {
-  const TraceEvent *collective = nullptr, *bucket = nullptr;
+std::string collective_text(const Lane& lane, const TraceEvent& collective) {
+  if (collective.labels.phase != static_cast<int>(lockstep::parallel::Phase::kGradients)) return collective.name;
+  const TraceEvent* bucket = nullptr;
   for (const LaneEvent& each : lane.events) {
-    const TraceEvent& event = each.event;
-    if (event.kind == TraceKind::kCollective && event.labels.id == wait.labels.id &&
-        event.labels.group == wait.labels.group && event.labels.to < 0)
-      collective = &event;
-  }
-  for (const LaneEvent& each : lane.events) {
-    if (!collective || each.event.kind != TraceKind::kBucketLaunched) continue;
-    const auto distance = [&](const TraceEvent& event) { return std::abs(event.begin - collective->begin); };
+    if (each.event.kind != TraceKind::kBucketLaunched) continue;
+    const auto distance = [&](const TraceEvent& event) { return std::abs(event.begin - collective.begin); };
     if (!bucket || distance(each.event) < distance(*bucket)) bucket = &each.event;
   }
-  const bool is_of_gradients =
-      collective && collective->labels.phase == static_cast<int>(lockstep::parallel::Phase::kGradients);
-  return bucket && is_of_gradients ? fmt::format("{} of bucket {} ({})", wait.name, bucket->labels.id, bucket->name)
-                                   : wait.name;
+  return bucket ? fmt::format("{} of bucket {} ({})", collective.name, bucket->labels.id, bucket->name)
+                : collective.name;
 }
 
-// Ranks: until the last rank launches the collective the wait is for that rank, afterwards for the bytes.
+// The collectives that must be done before the wait ends, in the order of their launch: a group runs one after another.
+// The last is that of the wait.
+std::vector<const TraceEvent*> awaited(const Lane& lane, const TraceEvent& wait) {
+  std::vector<const TraceEvent*> collectives;
+  for (const LaneEvent& each : lane.events) {
+    const TraceEvent& event = each.event;
+    if (event.kind != TraceKind::kCollective || event.labels.group != wait.labels.group || event.labels.to >= 0)
+      continue;
+    if (event.labels.id <= wait.labels.id && event.end > wait.begin) collectives.push_back(&event);
+  }
+  std::ranges::stable_sort(collectives, {}, [](const TraceEvent* event) { return event->labels.id; });
+  return collectives;
+}
+
+// Until the last rank launches a collective the wait is for that rank, afterwards for the largest collective's bytes.
 void add_wait_for_collective(const Lane& lane, const TraceEvent& wait, const StepView& step, Causes& causes) {
   if (wait.labels.to >= 0)
-    return causes.add(
-        fmt::format("{} waits for a message ({}) to or from rank {}", lane.name, wait.name, wait.labels.to),
-        wait.end - wait.begin, true);
-  const std::string what = collective_text(lane, wait);
-  const std::int64_t there = all_launched(wait, step);
-  for (const Arrival& arrival : step.arrivals) {
-    if (arrival.id != wait.labels.id || arrival.group != wait.labels.group || !arrival.is_certain) continue;
-    causes.add(fmt::format("{} waits for rank {}, the last to launch the {}", lane.name, arrival.last, what),
-               there - wait.begin, true);
+    return causes.add(lane, fmt::format("a message ({}) to or from rank {}", wait.name, wait.labels.to),
+                      wait.end - wait.begin, true);
+  const TraceEvent* largest = nullptr;
+  std::int64_t from = wait.begin;
+  for (const TraceEvent* each : awaited(lane, wait)) {
+    if (!largest || each->labels.bytes > largest->labels.bytes) largest = each;
+    for (const Arrival& arrival : step.arrivals) {
+      if (arrival.id != each->labels.id || arrival.group != each->labels.group || !arrival.is_certain) continue;
+      const std::int64_t until = std::clamp(arrival.at, from, std::max(from, wait.end));
+      causes.add(lane, fmt::format("rank {}, the last to launch the {}", arrival.last, collective_text(lane, *each)),
+                 until - from, true);
+      from = until;
+    }
   }
-  causes.add(fmt::format("{} waits for the {}, which all ranks have launched", lane.name, what), wait.end - there,
-             false);
+  const std::string what = largest ? collective_text(lane, *largest) : wait.name;
+  causes.add(lane, fmt::format("the {}, which all ranks have launched", what),
+             wait.end - std::max(from, all_launched(wait, step)), false);
 }
 
 Shares sum_of(const std::vector<StepView>& steps) {
@@ -123,6 +139,11 @@ std::string time_text(std::int64_t ns) {
   return ns < 1'000'000 ? fmt::format("{:.1f} us", value / 1e3) : fmt::format("{:.2f} ms", value / 1e6);
 }
 
+std::string bytes_text(double bytes) {
+  if (bytes >= 1e6) return fmt::format("{:.2f} MB", bytes / 1e6);
+  return bytes >= 1e4 ? fmt::format("{:.1f} kB", bytes / 1e3) : fmt::format("{:.0f} B", bytes);
+}
+
 std::vector<Cause> causes_of(const Run& run, const std::vector<StepView>& steps) {
   Causes causes;
   for (const StepView& step : steps) {
@@ -132,7 +153,7 @@ std::vector<Cause> causes_of(const Run& run, const std::vector<StepView>& steps)
         if (run.has_ranks())
           add_wait_for_collective(lane, each.event, step, causes);
         else
-          add_wait_for_replicas(lane, each.event, step, causes);
+          add_wait_of_replica(lane, each.event, step, causes);
       }
     }
   }
@@ -156,7 +177,7 @@ std::string verdict(const Run& run, const std::vector<StepView>& steps) {
   for (const Cause& cause : causes_of(run, steps)) {
     if (cause.is_waiting != waits) continue;
     const auto count = static_cast<std::int64_t>(steps.size());
-    limit += fmt::format(": {}, {} a step on average", cause.text, time_text(cause.ns / count));
+    limit += fmt::format(": {}, {} a step on average", cause.text(), time_text(cause.ns / count));
     break;
   }
   return text + limit + size_text(shares, steps);

@@ -10,9 +10,12 @@ namespace report {
 
 // A reason for which a lane waits.
 struct Cause {
-  std::string text = {};    // "cpu:0 waits for cpu:1's outputs"
+  std::string lane = {};    // "cpu:0"
+  std::string what = {};    // "cpu:1's outputs"
   std::int64_t ns = 0;      // the sum over all steps
   bool is_waiting = false;  // for a rank or a replica; false: for bytes on their way
+
+  std::string text() const { return lane + " waits for " + what; }
 };
 
 // The causes of waiting and of exposed communication in these steps, longest first.
@@ -22,5 +25,6 @@ std::vector<Cause> causes_of(const Run& run, const std::vector<StepView>& steps)
 std::string verdict(const Run& run, const std::vector<StepView>& steps);
 
 std::string time_text(std::int64_t ns);  // "1.5 us"
+std::string bytes_text(double bytes);    // "2.14 MB"
 
 }  // namespace report

@@ -15,6 +15,8 @@ namespace ls = lockstep;
 using ls::TraceEvent;
 using ls::TraceKind;
 
+constexpr const char* kReplicasWait = "replicas";  // the first device's wait for all replicas
+
 struct Window {
   std::int64_t begin = 0, end = 0;
   bool has(const TraceEvent& event) const { return event.begin >= begin && event.end <= end; }
@@ -122,6 +124,65 @@ void stack(Lane& lane) {
     rows.push_back(each.event.end);
     each.depth = static_cast<int>(row);
   }
+}
+
+// What a device does during `event`, as a cause for others to wait.
+std::string work_name(const TraceEvent& event) {
+  switch (event.kind) {
+    case TraceKind::kForward:
+      return event.name == "loss" ? "loss" : "forward";
+    case TraceKind::kBackward:
+      return "backward";
+    case TraceKind::kOptimizer:
+      return "optimizer";
+    case TraceKind::kCopy:
+      return "copy of " + event.name;
+    default:
+      return event.name;
+  }
+}
+
+// The cause for which a replica waits between `begin` and `end`: the first device's longest work in that time. A moment
+// belongs to the innermost event.
+std::string awaited_work(const Lane& first, std::int64_t begin, std::int64_t end) {
+  std::map<std::string, std::int64_t> times;
+  std::vector<std::string> around;  // by depth
+  for (const LaneEvent& each : first.events) {
+    const std::int64_t within = std::min(each.event.end, end) - std::max(each.event.begin, begin);
+    if (each.depth < 0) continue;
+    const auto depth = static_cast<std::size_t>(each.depth);
+    around.resize(depth);
+    around.push_back(each.event.kind == TraceKind::kKernel && depth > 0 ? around[depth - 1] : work_name(each.event));
+    if (within <= 0) continue;
+    times[around[depth]] += within;
+    if (depth > 0) times[around[depth - 1]] -= within;
+  }
+  const auto longest = std::ranges::max_element(times, {}, [](const auto& entry) { return entry.second; });
+  if (longest == times.end() || longest->second <= 0) return first.name;
+  return longest->first == kReplicasWait ? "the end of " + first.name + "'s wait" : first.name + "'s " + longest->first;
+}
+
+// Adds the waits of a replica: the times in which it has no work. While the first device is at work itself, a replica that
+// begins later waits for its thread.
+void add_waits(Lane& lane, const Lane& first, const Window& window) {
+  std::vector<TraceEvent> waits;
+  const auto add = [&](std::int64_t begin, std::int64_t end, std::string name) {
+    if (begin < end) waits.push_back({.kind = TraceKind::kWait, .name = std::move(name), .begin = begin, .end = end});
+  };
+  std::int64_t idle = window.begin;
+  for (const TraceEvent& work : lane.at_work) {
+    std::int64_t start = work.begin;
+    for (const TraceEvent& other : first.at_work)
+      if (other.begin >= idle && other.begin < work.begin) start = std::min(start, other.begin);
+    add(idle, start, awaited_work(first, idle, start));
+    add(start, work.begin, "its thread to start");
+    idle = std::max(idle, work.end);
+  }
+  add(idle, window.end, awaited_work(first, idle, window.end));
+  for (TraceEvent& wait : waits) lane.events.push_back({.event = std::move(wait)});
+  std::ranges::stable_sort(lane.events, [](const LaneEvent& a, const LaneEvent& b) {
+    return a.event.begin != b.event.begin ? a.event.begin < b.event.begin : a.event.end > b.event.end;
+  });
 }
 
 // Whether the event is a message between two ranks, a send or a recv. Its number is not that of a collective.
@@ -261,14 +322,20 @@ std::vector<StepView> last_steps(const Run& run, std::size_t count) {
       const Window& window = windows[t].at(number);
       step.begin = t == 0 ? window.begin : std::min(step.begin, window.begin);
       step.end = std::max(step.end, window.end);
-      for (Lane& lane : lanes_of(run.traces[t], window, has_ranks)) {
+      std::vector<Lane> lanes = lanes_of(run.traces[t], window, has_ranks);
+      for (Lane& lane : lanes) {
+        stack(lane);
+        if (!lane.is_replica) continue;
+        add_waits(lane, lanes[0], window);
+        stack(lane);
+      }
+      for (Lane& lane : lanes) {
         step.lanes.push_back(std::move(lane));
         of_lane.push_back(window);
       }
     }
     Launches launches;
-    for (Lane& lane : step.lanes) {
-      stack(lane);
+    for (const Lane& lane : step.lanes) {
       add(step.overlap, ls::parallel::communication_overlap(buckets_of(lane, step.begin)));
       for (const LaneEvent& each : lane.events) {
         if (each.event.kind != TraceKind::kCollective || is_message(each.event) || !has_ranks) continue;

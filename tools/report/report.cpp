@@ -10,6 +10,7 @@
 
 #include "lockstep/base/file_internal.h"
 #include "lockstep/parallel/schedule/schedule_internal.h"
+#include "tools/report/answers.h"
 #include "tools/report/causes.h"
 #include "tools/report/json.h"
 #include "tools/report/lanes.h"
@@ -41,11 +42,18 @@ class Names {
 
 Json to_json(const Shares& shares) { return {shares.compute, shares.communication, shares.waiting, shares.other}; }
 
+// A gather through shared memory is a copy from all other ranks.
+std::string shown_name(const ls::TraceEvent& event) {
+  const bool is_gather = event.kind == ls::TraceKind::kCopy && event.labels.to < 0 &&
+                         event.labels.phase == static_cast<int>(par::Phase::kParameters);
+  return is_gather ? "all_gather " + event.name : event.name;
+}
+
 // Trailing values of -1 are omitted.
 Json to_json(const LaneEvent& each, std::int64_t zero, Names& names) {
   const ls::TraceEvent& event = each.event;
   std::vector<std::int64_t> numbers = {static_cast<std::int64_t>(event.kind),
-                                       static_cast<std::int64_t>(names.number(event.name)),
+                                       static_cast<std::int64_t>(names.number(shown_name(event))),
                                        event.begin - zero,
                                        event.end - event.begin,
                                        each.depth,
@@ -156,8 +164,13 @@ Json to_json(const PipelineProfile& profile, const std::vector<ls::Trace>& trace
           {"ranks", std::move(ranks)}};
 }
 
-Json to_json(const Run& run) {
-  const std::vector<StepView> steps = last_steps(run, kShownSteps);
+Json to_json(const ModelMemory& memory) {
+  if (!memory.is_known()) return nullptr;
+  return {memory.parameters, memory.gradients, memory.optimizer, memory.units};
+}
+
+Json to_json(const TracedRun& traced) {
+  const auto& [run, steps] = traced;
   const Counters counters = run.is_counted ? run.counters : counted_in(steps);
   Names names;
   Shares shares;
@@ -179,6 +192,7 @@ Json to_json(const Run& run) {
           {"verdict", verdict(run, steps)},
           {"hash", run.parameter_hash},
           {"gradient_bytes", run.gradient_bytes},
+          {"memory", to_json(run.memory)},
           {"shares", to_json(shares)},
           {"counted", run.is_counted},
           {"step_count", counters.steps},
@@ -207,12 +221,23 @@ std::string for_html(const Json& json) {
 
 }  // namespace
 
+std::vector<TracedRun> traced(const std::vector<Run>& runs) {
+  std::vector<TracedRun> out;
+  for (const Run& run : runs) out.push_back({run, last_steps(run, kShownSteps)});
+  return out;
+}
+
 std::string page_of(const Report& report) {
-  Json kinds = Json::array(), modes = Json::array();
+  Json kinds = Json::array(), modes = Json::array(), answered = Json::array();
   for (int kind = 0; kind < ls::kTraceKindCount; ++kind) kinds.push_back(name(static_cast<ls::TraceKind>(kind)));
-  for (const Run& run : report.runs) modes.push_back(to_json(run));
-  const Json data = {
-      {"program", report.title}, {"command", report.command}, {"kinds", std::move(kinds)}, {"modes", std::move(modes)}};
+  const std::vector<TracedRun> runs = traced(report.runs);
+  for (const TracedRun& run : runs) modes.push_back(to_json(run));
+  for (const Answer& answer : answers(runs)) answered.push_back({answer.question, answer.text});
+  const Json data = {{"program", report.title},
+                     {"command", report.command},
+                     {"kinds", std::move(kinds)},
+                     {"answers", std::move(answered)},
+                     {"modes", std::move(modes)}};
   std::string page(kReportPage);
   return page.replace(page.find(kDataMark), kDataMark.size(), for_html(data));
 }

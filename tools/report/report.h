@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/report/run.h"
+#include "tools/report/costs.h"
 
 namespace report {
 
@@ -16,6 +16,9 @@ struct Report {
   std::string command = {};  // the command line that made the page
   std::vector<Run> runs = {};
 };
+
+// The runs with the steps that the page shows.
+std::vector<TracedRun> traced(const std::vector<Run>& runs);
 
 std::string page_of(const Report& report);
 // Writes the page. Throws lockstep::IoError.

@@ -15,6 +15,7 @@ using ls::TraceKind;
 
 constexpr const char* kCountersNote = "traffic";
 constexpr const char* kLossesNote = "losses";
+constexpr const char* kMemoryNote = "memory";
 
 Json note_rows(const Links& links) {
   Json rows = Json::array();
@@ -45,6 +46,11 @@ void read_note(const std::string& key, const std::string& value, Run& run) {
     run.counters = {integer<std::int64_t>(json.at("steps"), "steps"), to_links(json.at("at_start")),
                     to_links(json.at("in_steps"))};
     run.is_counted = true;
+  }
+  if (key == kMemoryNote) {
+    const Json json = Json::parse(value);
+    const auto part = [&](const char* name) { return integer<std::int64_t>(json.at(name), name); };
+    run.memory = {part("parameters"), part("gradients"), part("optimizer"), part("units")};
   }
   if (key != kLossesNote) return;
   for (const Json& row : Json::parse(value))
@@ -93,6 +99,14 @@ std::pair<std::string, std::string> counters_note(const Counters& counters) {
                      {"at_start", note_rows(counters.at_start)},
                      {"in_steps", note_rows(counters.in_steps)}};
   return {kCountersNote, json.dump()};
+}
+
+std::pair<std::string, std::string> memory_note(const ModelMemory& memory) {
+  const Json json = {{"parameters", memory.parameters},
+                     {"gradients", memory.gradients},
+                     {"optimizer", memory.optimizer},
+                     {"units", memory.units}};
+  return {kMemoryNote, json.dump()};
 }
 
 std::pair<std::string, std::string> losses_note(const std::vector<EpochLoss>& losses) {

@@ -31,6 +31,15 @@ struct PlannedBytes {
   std::int64_t parameters = -1, gradients = -1;  // sent in a step
 };
 
+// Bytes of the model on the rank with most, or in the process. Negative: unknown.
+struct ModelMemory {
+  std::int64_t parameters = -1, gradients = -1, optimizer = -1;
+  std::int64_t units = -1;  // buffers of a sharded model's units
+
+  bool is_known() const { return parameters >= 0; }
+  std::int64_t total() const { return parameters + gradients + optimizer + units; }
+};
+
 struct Run {
   std::string name = {};  // heading of its column: "ddp"
   // single, accumulate, dp, ddp, zero1, ..., sharded: with a plan, or ranks: processes without buckets
@@ -38,7 +47,8 @@ struct Run {
   std::vector<lockstep::Trace> traces = {};  // one for each process
   std::string parameter_hash = {};           // empty: unknown
   std::int64_t gradient_bytes = 0;           // of all parameters; 0: unknown
-  bool is_counted = false;                   // `counters` is set; otherwise the bytes are summed from the events
+  ModelMemory memory = {};
+  bool is_counted = false;  // `counters` is set; otherwise the bytes are summed from the events
   Counters counters = {};
   std::vector<EpochLoss> losses = {};
 
@@ -51,6 +61,7 @@ inline constexpr const char* kModeNote = "mode";
 inline constexpr const char* kHashNote = "parameter_hash";
 inline constexpr const char* kGradientsNote = "gradient_bytes";
 std::pair<std::string, std::string> counters_note(const Counters& counters);
+std::pair<std::string, std::string> memory_note(const ModelMemory& memory);
 std::pair<std::string, std::string> losses_note(const std::vector<EpochLoss>& losses);
 
 // The last plan in a trace; -1: there is none.

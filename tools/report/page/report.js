@@ -20,7 +20,7 @@ function svg(name, attributes, ...children) {
 }
 const grouped = (text) => text.replace(/\B(?=(\d{3})+(\.|$))/g, ',');
 const count = (n) => grouped(Math.round(n).toString());
-const bytes = (n) => Number.isInteger(n) ? count(n) + ' B' : grouped(n.toFixed(1)) + ' B on average';
+const bytes = (n) => Number.isInteger(n) ? count(n) + ' B' : grouped(n.toFixed(n < 1000 ? 1 : 0)) + ' B on average';
 function time(ns) {
   if (ns < 1e3) return ns.toFixed(0) + ' ns';
   if (ns < 1e6) return (ns / 1e3).toFixed(1) + ' \u00b5s';
@@ -86,6 +86,7 @@ function layersOf(mode, lane) {
 function describe(mode, lane, event, label) {
   const kind = kinds[event[0]], name = label;
   let text = lane.name + ': ' + kind + (name && name !== kind ? ' ' + name : '');
+  if (kind === 'wait' && !hasRanks(mode)) text = `${lane.name}: waits for ${name}`;
   if (kind.startsWith('bucket')) text = `${lane.name}: bucket ${field(event, 6)} ${kind.slice(7)} (${name})`;
   else if (kind === 'collective' || (kind === 'wait' && field(event, 6) >= 0)) text += ' #' + field(event, 6);
   text += `, from ${time(event[2])}`;
@@ -133,8 +134,11 @@ function eventNode(mode, lane, {event, label}, outer, late, arrowX, x, y, width)
     const up = kinds[event[0]] === 'bucket done' ? -1 : 1;
     node.append(svg('path', {d: `M${x} ${y + 10 - 5 * up}l4 ${8 * up}h-8z`}));
   } else {
-    node.append(svg('rect', {x, y, width: Math.max(width, 1), height: kRow - 2, rx: 1}));
-    const names = classes === 'waiting' ? [...(late ? ['waits for ' + late.lane.name] : []), 'wait'] : [label];
+    // A wait is for another rank until the last rank has launched the collective, and then for its bytes.
+    const launched = classes === 'waiting' && hasRanks(mode) && field(event, 8) < 0 ? Math.min(late ? arrowX : x, x + width) : x + width;
+    if (launched > x) node.append(svg('rect', {x, y, width: Math.max(launched - x, 1), height: kRow - 2, rx: 1}));
+    if (launched < x + width) node.append(svg('rect', {class: 'bytes', x: launched, y, width: Math.max(x + width - launched, 1), height: kRow - 2, rx: 1}));
+    const names = classes !== 'waiting' ? [label] : [...(late ? ['waits for ' + late.lane.name] : hasRanks(mode) ? [] : ['waits for ' + label]), 'wait'];
     for (const name of names) {
       const at = textPlace(x, x + width, name.length * 6.6 + 6, arrowX);
       if (at === null) continue;
@@ -323,7 +327,7 @@ function makeLegend() {
         svg('rect', {class: 'stripes', width: 6, height: 6}), svg('line', {class: 'stripe', x1: 0, x2: 0, y1: 0, y2: 6}))));
   document.body.prepend(defs);
   const texts = {forward: 'forward', backward: 'backward', optimizer: 'optimizer', communication: 'communication (dotted)',
-                 waiting: 'waiting (striped)', other: 'spans that the program records itself',
+                 waiting: 'waiting (striped) for a rank or a device', other: 'spans that the program records itself',
                  compute: 'in the strips: forward, backward and optimizer'};
   for (const key in texts) {
     const box = svg('svg', {width: 18, height: 14, 'aria-hidden': 'true', class: key}, svg('rect', {width: 18, height: 14}));
@@ -344,6 +348,8 @@ function makeLegend() {
 $('title').textContent = 'Lockstep: ' + data.program;
 $('command').textContent = data.command;
 for (const mode of data.modes) $('verdicts').append(element('li', {id: 'verdict-' + mode.id}, element('b', {}, mode.name), ': ' + mode.verdict));
+for (const [question, text] of data.answers)
+  $('answers').append(element('dt', {}, question), element('dd', /\d k?M?B\b/.test(text) ? {class: 'amount'} : {}, text));
 makeCards();
 makeLegend();
 makeFigures();

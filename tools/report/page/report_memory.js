@@ -29,7 +29,20 @@ function drawMemory() {
   }
 }
 
+// The model's memory of all modes side by side, planned, and by how much the memory of the median step exceeds its end.
+function makeModelMemory() {
+  const modes = data.modes.filter((mode) => mode.memory), made = element('table', {id: 'model-memory'});
+  if (!modes.length) return;
+  table(made, ['mode', 'parameters', 'gradients', 'optimizer state', 'buffers of units', 'sum', 'measured: peak of a step above its end'], modes.map((mode) => {
+    const above = mode.steps.length ? Math.max(...mode.steps[mode.median].lanes.map(aboveEnd)) : 0;
+    return [mode.name, ...mode.memory.map(bytes), bytes(sum(mode.memory)), above > 0 ? bytes(above) : '?'];
+  }));
+  $('memory').append(element('h3', {}, 'The model on the rank with most, or in the process'), element('div', {class: 'scroll'}, made));
+  $('memory').hidden = false;
+}
+
 function makeMemory() {
+  makeModelMemory();
   for (const mode of data.modes.filter((each) => (each.planned || []).length)) {
     const sent = (rank, phase) => bytes(sum(mode.links.filter((link) => link.from === rank && link.phase === phase).map((link) => link.bytes)) / Math.max(mode.step_count, 1));
     const made = element('table', {id: 'memory-' + mode.id});

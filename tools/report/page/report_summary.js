@@ -40,14 +40,20 @@ function hashText(mode, groups) {
                                              : ': differs');
 }
 
+// The bytes by which a lane's memory at the peak of a step exceeds that at its end.
+const aboveEnd = ({memory = [], peak = 0}) => memory.length ? peak - memory[memory.length - 1][1] : 0;
+
 function card(mode, groups) {
   const step = mode.steps[mode.median], all = sum(mode.links.map((link) => link.bytes)) / Math.max(mode.step_count, 1);
   const [end, most] = busiest(mode);
   const rows = [['time of a step (median)', step ? time(step.ns) : 'no step was traced', 'large'],
-                ['bytes moved in a step, over all links', bytes(all)]];
-  if (end >= 0) rows.push([`through the busiest end, ${endName(mode, end)} (sent and received)`, bytes(most)]);
+                ['bytes moved in a step, over all links', bytes(all), 'amount']];
+  if (end >= 0) rows.push([`through the busiest end, ${endName(mode, end)} (sent and received)`, bytes(most), 'amount']);
   if (hasRanks(mode)) rows.push(['overlap: communication done before the last gradient was ready', overlapText(mode)]);
-  if (bucketBytes(mode) && mode.gradient_bytes) rows.push(['gradients, and buckets that hold them', `${bytes(mode.gradient_bytes)} in ${bytes(bucketBytes(mode))}`]);
+  if (bucketBytes(mode) && mode.gradient_bytes) rows.push(['gradients, and buckets that hold them', `${bytes(mode.gradient_bytes)} in ${bytes(bucketBytes(mode))}`, 'amount']);
+  if (mode.memory) rows.push([`parameters, gradients, optimizer state${mode.memory[3] > 0 ? ', buffers of units' : ''}${hasRanks(mode) ? ' of a rank' : ''}`, bytes(sum(mode.memory)), 'amount']);
+  const above = step ? Math.max(...step.lanes.map(aboveEnd)) : 0;
+  if (above > 0) rows.push(['more memory at the peak of a step than at its end (activations)', bytes(above)]);
   if (mode.hash) rows.push(['parameter hash after the run', hashText(mode, groups)]);
   const list = element('dl', {});
   for (const [term, text, kind] of rows) list.append(element('dt', {}, term), element('dd', kind ? {class: kind} : {}, text));
@@ -68,9 +74,10 @@ const shareClasses = ['compute', 'communication', 'waiting', 'other'];
 const kStrip = 40, kStripTop = 14;
 
 // The time at the top of the strip: that of the longest step, but at most three times the median, so that one slow step
-// does not flatten the others.
+// does not flatten the others. With one scale it is that of the mode with most.
 function stripTop(mode) {
-  return Math.max(1, Math.min(Math.max(...mode.steps.map((step) => step.ns)), 3 * mode.steps[mode.median].ns));
+  const modes = $('one-scale').checked ? data.modes.filter((each) => each.steps.length) : [mode];
+  return Math.max(1, ...modes.map((each) => Math.min(Math.max(...each.steps.map((step) => step.ns)), 3 * each.steps[each.median].ns)));
 }
 
 function stripBar(mode, step, x, wide, top) {
@@ -167,12 +174,15 @@ function makeLosses() {
   const modes = data.modes.filter((mode) => mode.losses.some((row) => row[1] !== null));
   if (!modes.length) return $('losses').append(element('p', {}, 'No epoch was completed, or the program notes no losses.'));
   losses.curves = curvesOf(modes);
-  losses.drawing = svg('svg', {class: 'chart', role: 'img', 'aria-label': 'Training loss by epoch'});
   const tools = element('div', {}), made = element('table', {id: 'loss-table'});
-  addCopyButton(tools, () => losses.drawing, () => `${data.program}: training loss by epoch`);
   table(made, ['mode', 'epochs', 'training loss', 'test loss'], modes.map((mode) => {
     const known = mode.losses.filter((row) => row[1] !== null), end = known[known.length - 1];
     return [mode.name, count(end[0]), end[1].toFixed(6), end[2] === null ? 'not a number' : end[2].toFixed(6)];
   }));
-  $('losses').append(tools, losses.drawing, element('div', {class: 'scroll'}, made));
+  if (losses.curves.some((curve) => curve.known.length > 1)) {  // one point is no curve
+    losses.drawing = svg('svg', {class: 'chart', role: 'img', 'aria-label': 'Training loss by epoch'});
+    addCopyButton(tools, () => losses.drawing, () => `${data.program}: training loss by epoch`);
+    tools.append(losses.drawing);
+  }
+  $('losses').append(tools, element('div', {class: 'scroll'}, made));
 }

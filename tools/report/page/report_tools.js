@@ -171,10 +171,12 @@ function makeGuess() {
   $('offer').hidden = !questions.length;
   const isAsked = (cell) => (each) => cell.dataset.mode === each.mode.id && cell.dataset.phase === each.phase;
   const cells = [...$('phases').querySelectorAll('td')];
-  for (const cell of cells) cell.classList.toggle('told', !questions.some(isAsked(cell)));
+  // Hides everything that tells an answer until all questions are answered.
+  const hide = () => document.body.classList.toggle('guessing', $('guessing').checked &&
+      questions.some((each) => cells.some((cell) => isAsked(cell)(each) && !cell.classList.contains('told'))));
   questions.forEach((each, i) => $('question').append(element('option', {value: i}, `${each.mode.name}: ${each.phase}, all links`)));
   $('guessing').addEventListener('change', () => {
-    document.body.classList.toggle('guessing', $('guessing').checked);
+    hide();
     $('guess').hidden = !$('guessing').checked;
   });
   $('question').addEventListener('change', () => { $('answer').textContent = ''; });
@@ -185,6 +187,7 @@ function makeGuess() {
     $('answer').textContent = `${mode.name}, ${phase}: you said ${bytes(guess)}, measured are ${bytes(measured)} a step` +
         (ratio < 1.005 ? ': right' : ratio < Infinity ? `: off by a factor of ${ratio.toFixed(ratio < 10 ? 2 : 0)}` : '');
     for (const cell of cells) if (isAsked(cell)(question)) cell.classList.add('told');
+    hide();
   };
   $('compare').addEventListener('click', compare);
   $('guessed').addEventListener('keydown', (event) => { if (event.key === 'Enter') compare(); });

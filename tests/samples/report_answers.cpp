@@ -1,0 +1,237 @@
+// The report's answers: each sentence and its numbers follow from made-up traces, and are left out where they do not hold.
+#include <doctest/doctest.h>
+#include <lockstep/lockstep.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/samples/support.h"
+#include "tools/report/answers.h"
+#include "tools/report/causes.h"
+#include "tools/report/report.h"
+
+namespace {
+
+using lockstep::Trace;
+using lockstep::TraceEvent;
+using lockstep::TraceKind;
+using lockstep::TraceLabels;
+using lockstep::parallel::Phase;
+using report::Run;
+
+constexpr int kGradients = static_cast<int>(Phase::kGradients);
+constexpr std::int64_t kModel = 1'000'000;  // bytes of parameters
+
+// Times are microseconds.
+TraceEvent event(TraceKind kind, const char* name, std::int64_t begin, std::int64_t end, TraceLabels labels = {},
+                 int thread = 0) {
+  return {.kind = kind, .name = name, .thread = thread, .begin = 1'000 * begin, .end = 1'000 * end, .labels = labels};
+}
+
+// A step of 3,000 us on one device, of which the optimizer takes 1,000.
+Run single() {
+  return {.name = "single",
+          .mode = "single",
+          .traces = {{.events = {event(TraceKind::kStep, "step", 0, 3'000, {.id = 1}),
+                                 event(TraceKind::kForward, "model", 0, 800),
+                                 event(TraceKind::kBackward, "backward", 800, 2'000),
+                                 event(TraceKind::kOptimizer, "AdamW", 2'000, 3'000)}}},
+          .memory = {kModel, kModel, 2 * kModel, 0}};
+}
+
+// Two ranks with one bucket of which rank 1 is `late` us later; the all-reduce takes 100 us and the optimizer `optimizer`.
+Run ranks(const char* mode, std::int64_t late, std::int64_t optimizer) {
+  Run run{.name = mode, .mode = mode};
+  const std::int64_t sum = 1'100 + late, end = sum + optimizer;
+  for (int r = 0; r < 2; ++r) {
+    const std::int64_t own = 1'000 + (r == 1 ? late : 0);
+    run.traces.push_back(
+        {.process = std::string(mode) + " rank " + std::to_string(r),
+         .rank = r,
+         .events = {event(TraceKind::kStep, "step", 0, end, {.id = 1}), event(TraceKind::kForward, "model", 0, 400),
+                    event(TraceKind::kBackward, "backward", 400, own),
+                    event(TraceKind::kBucketReady, "fc", own, own, {.bytes = kModel, .id = 0}),
+                    event(TraceKind::kBucketLaunched, "fc", own, own, {.bytes = kModel, .id = 0}),
+                    event(TraceKind::kCollective, "all_reduce", own, sum,
+                          {.bytes = kModel, .from = r, .id = 4, .phase = kGradients}),
+                    event(TraceKind::kWait, "all_reduce", own, sum, {.id = 4}),
+                    event(TraceKind::kBucketDone, "fc", sum, sum, {.bytes = kModel, .id = 0}),
+                    event(TraceKind::kOptimizer, "AdamW", sum, end)}});
+  }
+  return run;
+}
+
+// DataParallel: the second device computes from 100 to 1,100 us, the first one updates from 1,200 to 2,200 us.
+Run dp() {
+  return {
+      .name = "dp",
+      .mode = "dp",
+      .traces = {
+          {.events = {event(TraceKind::kStep, "step", 0, 2'200, {.id = 1}),
+                      event(TraceKind::kReplica, "replica", 0, 1'000, {.id = 0}),
+                      event(TraceKind::kForward, "model", 0, 400), event(TraceKind::kBackward, "backward", 400, 1'000),
+                      event(TraceKind::kReplica, "replica", 100, 1'100, {.id = 1}, 1),
+                      event(TraceKind::kForward, "model", 100, 500, {}, 1),
+                      event(TraceKind::kBackward, "backward", 500, 1'100, {}, 1),
+                      event(TraceKind::kWait, "replicas", 1'000, 1'100),
+                      event(TraceKind::kCopy, "gradients", 1'100, 1'200, {.bytes = kModel, .from = 1, .to = 0}),
+                      event(TraceKind::kOptimizer, "AdamW", 1'200, 2'200)}}}};
+}
+
+std::string answer(const std::vector<Run>& runs, const std::string& question) {
+  std::string questions;
+  for (const report::Answer& each : answers(report::traced(runs))) {
+    if (each.question == question) return each.text;
+    questions += each.question + "\n";
+  }
+  return "none; there are:\n" + questions;
+}
+
+bool is_asked(const std::vector<Run>& runs, const std::string& question) {
+  return !answer(runs, question).starts_with("none");
+}
+
+void count(Run& run, const report::Links& links) {
+  run.gradient_bytes = kModel;
+  run.is_counted = true;
+  run.counters = {.steps = 1, .in_steps = links};
+}
+
+}  // namespace
+
+TEST_CASE("why n devices are not n times as fast: the optimizer's step, which DDP does not divide") {
+  CHECK(
+      answer({single(), ranks("ddp", 0, 1'000)}, "Why is ddp 1.43 and not 2 times as fast as single?") ==
+      "On 2 ranks a step could take 1.50 ms, 1/2 of single's; it takes 2.10 ms. The 600.0 us more are, for the ranks "
+      "(mean), mainly: 500.0 us because the optimizer's step is not divided (1.00 ms, 1.00 ms in single); 100.0 us of "
+      "exposed communication. The optimizer is 33 % of a step on one device; if only the rest is divided, 2 devices "
+      "are at most 1.50 times, and any number at most 3.0 times as fast (Amdahl's law). ZeRO stage 1 (zero1) divides "
+      "the "
+      "optimizer's step, too.");
+  CHECK(contains(answer({single(), ranks("ddp", 0, 1'000), ranks("zero1", 0, 500)},
+                        "Why is ddp 1.43 and not 2 times as fast as single?"),
+                 "(Amdahl's law). zero1 divides it: 500.0 us on each rank."));
+  // A divided optimizer is no reason, and an optimizer that takes little time is none.
+  const std::string divided =
+      answer({single(), ranks("zero1", 0, 500)}, "Why is zero1 1.88 and not 2 times as fast as single?");
+  CHECK(contains(divided, "The 100.0 us more are, for the ranks (mean), mainly: 100.0 us of exposed communication."));
+  CHECK(!contains(divided, "Amdahl"));
+  CHECK(!contains(answer({single(), ranks("ddp", 2'000, 1'000)}, "Why is ddp slower than single?"), "none"));
+  CHECK(!is_asked({single(), ranks("ddp", 0, 400)}, "Why is ddp 2.00 and not 2 times as fast as single?"));
+  CHECK(answers(report::traced({single()})).empty());
+}
+
+TEST_CASE("why one strategy is faster than another on as many devices") {
+  CHECK(answer({dp(), ranks("ddp", 0, 800)}, "Why is ddp faster than dp?") ==
+        "A step takes 1.90 ms instead of 2.20 ms. The largest differences between cpu:0 of dp and the ranks (mean) of "
+        "ddp: the "
+        "optimizer takes 1.00 ms instead of 800.0 us; waiting takes 100.0 us instead of 0 ns.");
+  CHECK(is_asked({dp(), ranks("ddp", 500, 1'000)}, "Why is dp faster than ddp?"));
+  CHECK(is_asked({ranks("zero1", 0, 500), ranks("ddp", 0, 1'000)}, "Why is zero1 faster than ddp?"));
+  CHECK(!is_asked({dp(), ranks("ddp", 0, 1'050)}, "Why is ddp faster than dp?"));
+}
+
+TEST_CASE("what overlaps: buckets that are done before the last gradient, or collectives in flight without a wait") {
+  CHECK(answer({ranks("ddp", 0, 1'000)}, "What overlaps in ddp?") ==
+        "Nothing: there is one bucket, which is complete when the last gradient is ready. Exposed are 100.0 us of a "
+        "step on "
+        "each rank (mean).");
+  Run two = ranks("ddp", 0, 1'000);
+  for (Trace& trace : two.traces) {
+    trace.events.push_back(event(TraceKind::kBucketReady, "b", 500, 500, {.bytes = kModel, .id = 1}));
+    trace.events.push_back(event(TraceKind::kBucketLaunched, "b", 500, 500, {.bytes = kModel, .id = 1}));
+    trace.events.push_back(event(TraceKind::kBucketDone, "b", 800, 800, {.bytes = kModel, .id = 1}));
+  }
+  CHECK(contains(answer({two}, "What overlaps in ddp?"),
+                 "75 % of the communication's time, and 50 % of its bytes, overlap with backward"));
+  Run zero = ranks("zero3", 0, 500);
+  for (Trace& trace : zero.traces)
+    std::erase_if(trace.events, [](const TraceEvent& each) {
+      return each.kind == TraceKind::kBucketReady || each.kind == TraceKind::kBucketLaunched ||
+             each.kind == TraceKind::kBucketDone;
+    });
+  CHECK(
+      contains(answer({zero}, "What overlaps in zero3?"), "Nothing: the ranks wait while collectives are in flight."));
+  for (Trace& trace : zero.traces)
+    for (TraceEvent& each : trace.events)
+      if (each.kind == TraceKind::kCollective) each.begin -= 300'000;
+  CHECK(contains(answer({zero}, "What overlaps in zero3?"),
+                 "For 75 % of the time in which a collective is in flight, the rank does not wait for it."));
+  zero.traces[0].events.push_back(event(TraceKind::kWait, "recv", 1'100, 1'150, {.to = 1, .id = 3}));
+  CHECK(!is_asked({zero}, "What overlaps in zero3?"));
+}
+
+TEST_CASE("who waits: the last rank, and the first device of DataParallel") {
+  CHECK(
+      answer({ranks("ddp", 400, 1'000)}, "Who waits in ddp?") ==
+      "rank 0 waits 400.0 us of 2.50 ms (16 %), all of them for rank 1, the last to launch the all_reduce of bucket 0 "
+      "(fc).");
+  CHECK(!is_asked({ranks("ddp", 20, 1'000)}, "Who waits in ddp?"));
+  CHECK(answer({dp()}, "Who waits in dp?") ==
+        "cpu:1 waits 1.20 ms of 2.20 ms (55 %), 1.10 ms of them for cpu:0's optimizer.");
+}
+
+TEST_CASE("DataParallel: waits are drawn in the lane of the device that has no work, with their cause") {
+  const auto lanes = last_steps(dp(), 1).at(0).lanes;
+  std::vector<std::string> waits;
+  for (const report::LaneEvent& each : lanes.at(1).events)
+    if (each.event.kind == TraceKind::kWait)
+      waits.push_back(each.event.name + " " + std::to_string(each.event.begin) + " " + std::to_string(each.event.end) +
+                      " " + std::to_string(each.depth));
+  CHECK(waits == std::vector<std::string>{"its thread to start 0 100000 0", "cpu:0's optimizer 1100000 2200000 0"});
+  CHECK(lanes.at(1).shares.waiting == 1'200'000);
+  CHECK(lanes.at(1).shares.compute == 1'000'000);
+}
+
+TEST_CASE("a wait is charged to the collectives that must end before it: first for a rank, then for the most bytes") {
+  Run run{.name = "zero1", .mode = "zero1"};
+  for (int r = 0; r < 2; ++r) {
+    const std::int64_t late = r == 1 ? 400 : 0;
+    const auto launch = [&](const char* name, std::int64_t at, std::int64_t bytes, std::int64_t id) {
+      return event(TraceKind::kCollective, name, at + late, 2'000, {.bytes = bytes, .from = r, .id = id});
+    };
+    run.traces.push_back(
+        {.rank = r,
+         .events = {event(TraceKind::kStep, "step", 0, 3'000, {.id = 1}),
+                    launch("reduce_scatter unit a", 1'000, kModel, 7), launch("all_reduce", 1'100, 44, 8),
+                    event(TraceKind::kWait, "all_reduce", 1'100 + late, 2'000, {.id = 8})}});
+  }
+  const auto causes = causes_of(run, last_steps(run, 1));
+  REQUIRE(causes.size() == 4);
+  CHECK(causes[0].text() == "rank 0 waits for the reduce_scatter unit a, which all ranks have launched");
+  CHECK(causes[0].ns == 500'000);
+  CHECK(causes[1].text() == "rank 1 waits for the reduce_scatter unit a, which all ranks have launched");
+  CHECK(causes[2].text() == "rank 0 waits for rank 1, the last to launch the reduce_scatter unit a");
+  CHECK(causes[2].ns == 300'000);
+  CHECK(causes[3].text() == "rank 0 waits for rank 1, the last to launch the all_reduce");
+  CHECK(causes[3].ns == 100'000);
+}
+
+TEST_CASE("what memory a strategy saves, and what it needs") {
+  Run zero1 = ranks("zero1", 0, 500), zero3 = ranks("zero3", 0, 500);
+  zero1.memory = {kModel, kModel, kModel, 0};
+  zero3.memory = {kModel / 2, kModel / 2, kModel, 3 * kModel};
+  CHECK(answer({single(), zero1}, "How much memory does zero1 save?") ==
+        "A rank has 3.00 MB of parameters, gradients, optimizer state and buffers of units: 25 % less than single "
+        "(4.00 MB). "
+        "Optimizer state 1.00 MB instead of 2.00 MB.");
+  CHECK(contains(answer({single(), zero3}, "How much memory does zero3 need?"),
+                 "25 % more than single (4.00 MB). Buffers of units 3.00 MB instead of 0 B."));
+  zero1.memory = single().memory;
+  CHECK(!is_asked({single(), zero1}, "How much memory does zero1 save?"));
+  CHECK(!is_asked({single(), ranks("zero1", 0, 500)}, "How much memory does zero1 save?"));
+}
+
+TEST_CASE("the bytes on more devices, only for strategies whose counters follow the formula") {
+  Run hub = dp(), ddp = ranks("ddp", 0, 1'000);
+  count(hub, {{0, 1, Phase::kParameters, kModel, 1}, {1, 0, Phase::kGradients, kModel, 1}});
+  count(ddp, {{0, 1, Phase::kGradients, kModel, 1}, {1, 0, Phase::kGradients, kModel, 1}});
+  CHECK(answer({hub, ddp}, "What would change on 8 devices?") ==
+        "The parameters and gradients that pass through the busiest end in a step, sent and received, with the model's "
+        "P = "
+        "1.00 MB: cpu:0 of dp 2 (n-1) P = 14 P = 14.00 MB (here 2 P); a rank of ddp 4 (n-1)/n P = 3.5 P = 3.50 MB "
+        "(here 2 "
+        "P).");
+  count(ddp, {{0, 1, Phase::kGradients, kModel, 1}});
+  CHECK(!is_asked({hub, ddp}, "What would change on 8 devices?"));
+}
