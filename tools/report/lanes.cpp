@@ -159,7 +159,7 @@ std::string awaited_work(const Lane& first, std::int64_t begin, std::int64_t end
   }
   const auto longest = std::ranges::max_element(times, {}, [](const auto& entry) { return entry.second; });
   if (longest == times.end() || longest->second <= 0) return first.name;
-  return longest->first == kReplicasWait ? "the end of " + first.name + "'s wait" : first.name + "'s " + longest->first;
+  return longest->first == kReplicasWait ? first.name : first.name + "'s " + longest->first;
 }
 
 // Adds the waits of a replica: the times in which it has no work. While the first device is at work itself, a replica that

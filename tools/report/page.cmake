@@ -32,18 +32,21 @@ string(REPLACE "{{script}}" "${script}" page "${page}")
 string(REPLACE "{{style-hash}}" "${style_hash}" page "${page}")
 string(REPLACE "{{script-hash}}" "${script_hash}" page "${page}")
 
-# A string literal may have 65,536 characters; adjacent literals are concatenated.
-set(literals "")
+# A string literal may have 65,536 characters.
+set(parts "")
 string(LENGTH "${page}" length)
 foreach(at RANGE 0 ${length} 8000)
   string(SUBSTRING "${page}" ${at} 8000 part)
-  string(APPEND literals "\n    R\"page(${part})page\"")
+  string(APPEND parts "  page += R\"page(${part})page\";\n")
 endforeach()
 file(WRITE ${OUTPUT} "// Made by tools/report/page.cmake.
-#include <string_view>
+#include <string>
 
 namespace report {
-extern const std::string_view kReportPage;
-const std::string_view kReportPage =${literals};
+std::string report_page();
+std::string report_page() {
+  std::string page;
+${parts}  return page;
+}
 }  // namespace report
 ")

@@ -18,7 +18,7 @@
 
 namespace report {
 
-extern const std::string_view kReportPage;  // report.html with style and script; made by tools/report/page.cmake
+std::string report_page();  // report.html with style and script; made by tools/report/page.cmake
 
 namespace {
 
@@ -238,7 +238,7 @@ std::string page_of(const Report& report) {
                      {"kinds", std::move(kinds)},
                      {"answers", std::move(answered)},
                      {"modes", std::move(modes)}};
-  std::string page(kReportPage);
+  std::string page = report_page();
   return page.replace(page.find(kDataMark), kDataMark.size(), for_html(data));
 }
 

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <vector>
 
 namespace ls = lockstep;
 
@@ -22,14 +21,13 @@ int main(int argc, char** argv) {
   Mlp model;
   ls::parallel::DistributedDataParallel ddp(model, group, {.bucket_cap_mb = argc > 1 ? std::atof(argv[1]) : 2});
   const ls::Tensor x = ls::randn({256, 256});
-  std::vector<double> overlaps;
-  for (int step = 0; step < 21; ++step) {
+  double overlaps[21];
+  for (double& overlap : overlaps) {
     model.zero_grad();
     ls::mean(ddp(x)).backward();
-    overlaps.push_back(ddp.stats().overlap_bytes);
+    overlap = ddp.stats().overlap_bytes;
   }
-  std::ranges::nth_element(overlaps, overlaps.begin() + 10);  // the median: other programs may delay a rank
-
+  std::ranges::sort(overlaps);  // their median: other programs may delay a rank
   const ls::parallel::DistributedDataParallelStats stats = ddp.stats();
   for (std::size_t b = 0; b < stats.buckets.size() && group->rank() == 0; ++b) {
     const auto& bucket = stats.buckets[b];
