@@ -11,7 +11,7 @@ set -euo pipefail
 needed=(g++ cmake ninja-build pkg-config libeigen3-dev libfmt-dev nlohmann-json3-dev libcli11-dev zlib1g-dev libssl-dev libxxhash-dev)
 optional=()  # a part that needs a missing one is skipped with a message
 if [ "${1:-}" = all ]; then
-  needed+=(doctest-dev clang dpkg-dev file)
+  needed+=(doctest-dev clang dpkg-dev file patch)
   optional+=(libgloo-dev libopenmpi-dev openmpi-bin libdnnl-dev libbenchmark-dev dataset-fashion-mnist clang-runtime lld chromium
     iproute2 nmap doxygen universal-ctags slurm-wlm munge)
 elif [ "${1:-}" = demo ]; then
