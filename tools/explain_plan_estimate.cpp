@@ -75,7 +75,7 @@ class Estimator {
   void set_sent(Estimate& estimate) const;
   double boundary_bytes() const;
   double unit_bytes(std::int64_t elements) const;
-  // Of the largest slice of the matrix that embedding and head share.
+  // Elements of the largest slice of the matrix that embedding and head share.
   std::int64_t shared_elements() const { return (job_.model.vocabulary + mesh_.tp - 1) / mesh_.tp * job_.model.width; }
 
   const Job& job_;

@@ -119,7 +119,7 @@ void StageTies::add_up_sums(GradientSets& sets, ProcessGroup* stages, ProcessGro
   }
 }
 
-// Over the ranks that have the same modules. A sum stays undefined if none of them has one.
+// Adds the sums of the ranks that have the same modules. A sum stays undefined if none of them has one.
 void StageTies::reduce_sums(ProcessGroup& data) {
   std::vector<std::pair<Tie*, User*>> own;
   std::vector<std::int64_t> defined;

@@ -182,7 +182,7 @@ double Run::steps_per_second() const {
   return 1 / *middle;
 }
 
-// Of all devices together; the model's FLOP utilization (MFU) is a device's share of its peak.
+// The rates of all devices together. The model's FLOP utilization (MFU) is a device's share of its peak.
 std::string Run::speed_text() const {
   const double examples = steps_per_second() * static_cast<double>(options_.batch);
   const double gflops = examples * operations_ * 1e-9, peak = options_.gpt->peak_gflops;

@@ -188,10 +188,6 @@ class Answers {
                          exposed});
   }
 
-  static bool is_message(const TraceEvent& event) {
-    return (event.kind == TraceKind::kWait || event.kind == TraceKind::kCollective) && event.labels.to >= 0;
-  }
-
   // Collectives without buckets: the time in which one is in flight and the rank does not wait. Steps with messages between
   // two ranks, such as those of a pipeline, have no answer: the end of a message is not traced.
   void explain_flights(const Measured& run, const std::string& question, const std::string& exposed) {

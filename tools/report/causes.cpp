@@ -82,8 +82,7 @@ std::vector<const TraceEvent*> awaited(const Lane& lane, const TraceEvent& wait)
   std::vector<const TraceEvent*> collectives;
   for (const LaneEvent& each : lane.events) {
     const TraceEvent& event = each.event;
-    if (event.kind != TraceKind::kCollective || event.labels.group != wait.labels.group || event.labels.to >= 0)
-      continue;
+    if (event.kind != TraceKind::kCollective || event.labels.group != wait.labels.group || is_message(event)) continue;
     if (event.labels.id <= wait.labels.id && event.end > wait.begin) collectives.push_back(&event);
   }
   std::ranges::stable_sort(collectives, {}, [](const TraceEvent* event) { return event->labels.id; });
@@ -92,7 +91,7 @@ std::vector<const TraceEvent*> awaited(const Lane& lane, const TraceEvent& wait)
 
 // Until the last rank launches a collective the wait is for that rank, afterwards for the largest collective's bytes.
 void add_wait_for_collective(const Lane& lane, const TraceEvent& wait, const StepView& step, Causes& causes) {
-  if (wait.labels.to >= 0)
+  if (is_message(wait))
     return causes.add(lane, fmt::format("a message ({}) to or from rank {}", wait.name, wait.labels.to),
                       wait.end - wait.begin, true);
   const TraceEvent* largest = nullptr;

@@ -126,7 +126,7 @@ void stack(Lane& lane) {
   }
 }
 
-// What a device does during `event`, as a cause for others to wait.
+// The device's work during `event`, as a cause for others to wait.
 std::string work_name(const TraceEvent& event) {
   switch (event.kind) {
     case TraceKind::kForward:
@@ -184,9 +184,6 @@ void add_waits(Lane& lane, const Lane& first, const Window& window) {
     return a.event.begin != b.event.begin ? a.event.begin < b.event.begin : a.event.end > b.event.end;
   });
 }
-
-// Whether the event is a message between two ranks, a send or a recv. Its number is not that of a collective.
-bool is_message(const TraceEvent& event) { return event.labels.to >= 0; }
 
 using CollectiveKey = std::pair<int, std::int64_t>;  // group, number
 using Launches = std::map<CollectiveKey, std::vector<std::pair<int, const TraceEvent*>>>;
@@ -299,6 +296,10 @@ std::int64_t all_launched(const TraceEvent& wait, const StepView& step) {
       return std::clamp(arrival.at, wait.begin, std::max(wait.begin, wait.end));
   }
   return wait.begin;
+}
+
+bool is_message(const TraceEvent& event) {
+  return (event.kind == TraceKind::kWait || event.kind == TraceKind::kCollective) && event.labels.to >= 0;
 }
 
 std::vector<StepView> last_steps(const Run& run, std::size_t count) {

@@ -62,4 +62,8 @@ std::int64_t all_launched(const lockstep::TraceEvent& wait, const StepView& step
 // follows a backward, and without those the trace is one step.
 std::vector<StepView> last_steps(const Run& run, std::size_t count);
 
+// Whether the event is a message between two ranks (send or recv), or a wait for one. Its number is not that of a
+// collective.
+bool is_message(const lockstep::TraceEvent& event);
+
 }  // namespace report
