@@ -1,15 +1,13 @@
 // Pipeline parallelism: the time in which the next stage copies a message of 1 MB while its sender computes, with an
-// outbox and by `send`, and a short message, which is the time until the copy begins; and the time of a 1F1B step on two
-// ranks against accumulation on one rank.
+// outbox and by `send`, and a short message, which is the time until the copy begins; and the time of a step on two
+// ranks, by schedule, against accumulation on one rank.
 //
-// Steps: four transformer blocks of width 512 with 8 heads, 8 micro-batches of one sequence of 256 tokens, every rank with
-// one thread on a core of its own, without the optimizer. Each round runs both kinds in turn; a figure is the median over
-// rounds of the slower rank's step. With equal stages, and no time for messages, two ranks take (8 + 1) / 16 = 0.5625 of
-// the time of one.
-#include <fmt/format.h>
-
+// Steps: four transformer blocks of width 512 with 8 heads, 8 micro-batches of two sequences of 128 tokens, every rank
+// with one thread on a core of its own, without the optimizer; peers/torch_pipeline.py has the same model and step. Each
+// round runs all kinds in turn; a figure is the median over rounds of the slower rank's step. With equal stages, and no
+// time for messages, 1F1B on two ranks takes (8 + 1) / 16 = 0.5625 of the time of one, zb1p about
+// 0.526.
 #include <algorithm>
-#include <map>
 #include <string>
 #include <vector>
 
@@ -65,43 +63,36 @@ double arrival(std::int64_t elements, bool with_outbox) {
   return shared->results[1][0];
 }
 
-// Seconds of a step. Pipelines of one rank are accumulation.
-double time_of_step(int ranks) {
-  constexpr int kSteps = 3;
-  const Shared* const shared = bench::run_group(ranks, [&](const Group& group, Shared& shared) {
-    const par::DeviceMesh mesh(group, {{"pp", ranks}});
+struct Variant {
+  const char* name;
+  int ranks;
+  par::Schedule schedule;
+};
+constexpr Variant kVariants[] = {{"one_rank", 1, par::Schedule::k1F1B},  // accumulation
+                                 {"gpipe", 2, par::Schedule::kGPipe},
+                                 {"1f1b", 2, par::Schedule::k1F1B},
+                                 {"zb1p", 2, par::Schedule::kZeroBubble}};
+
+// Seconds of a step.
+double time_of(const Variant& of) {
+  const Shared* const shared = bench::run_group(of.ranks, [&](const Group& group, Shared& shared) {
+    const par::DeviceMesh mesh(group, {{"pp", of.ranks}});
     Blocks model(4, 512, 8);
-    par::PipelineOptions options = {.chain = {"tokens", "blocks.*"}, .micro_batches_per_rank = kMicroBatches};
-    if (ranks == 2) options.split_before = {"blocks.2"};
+    par::PipelineOptions options = {
+        .chain = {"tokens", "blocks.*"}, .schedule = of.schedule, .micro_batches_per_rank = kMicroBatches};
+    if (of.ranks == 2) options.split_before = {"blocks.2"};
     par::Pipeline run(model, mesh["pp"], options);
-    const ls::Tensor x = ls::randint(bench::kVocabulary, {kMicroBatches, 256}),
-                     y = ls::randn({kMicroBatches, 256, 512});
+    const ls::Tensor x = ls::randint(bench::kVocabulary, {2 * kMicroBatches, 128}),
+                     y = ls::randn({2 * kMicroBatches, 128, 512});
     const auto step = [&] {
       for (const nn::Parameter& each : run.parameters()) each->set_grad(ls::Tensor());
       run.backward(
           x, y, [&](const ls::Tensor& in, const ls::Tensor& target) { return ls::square(model(in) - target).mean(); });
     };
     step();
-    std::vector<double> seconds;
-    for (int i = 0; i < kSteps; ++i) {
-      shared.meet(ranks);
-      const double begin = bench::seconds_now();
-      step();
-      seconds.push_back(bench::seconds_now() - begin);
-    }
-    shared.results[group->rank()][0] = bench::median(seconds);
+    shared.results[group->rank()][0] = bench::time_together(shared, of.ranks, step);
   });
-  return shared->greatest(ranks);
-}
-
-void compare_steps() {
-  constexpr int kRounds = 5;
-  std::map<int, std::vector<double>> seconds;
-  for (int round = 0; round < kRounds; ++round) {
-    for (const int ranks : {1, 2}) seconds[ranks].push_back(time_of_step(ranks));
-  }
-  for (const int ranks : {1, 2})
-    bench::print_row(fmt::format("pipeline_512_ranks{}", ranks), bench::median(seconds[ranks]));
+  return shared->greatest(of.ranks);
 }
 
 }  // namespace
@@ -114,5 +105,5 @@ int main() {
   print_arrival("boundary_1mb_outbox", kMegabyte, true);
   print_arrival("boundary_64b_outbox", kLine, true);
   print_arrival("boundary_1mb_send", kMegabyte, false);
-  if (bench::wanted("pipeline_512")) compare_steps();
+  if (bench::wanted("pipeline_512")) bench::compare_times("pipeline_512_", kVariants, time_of);
 }

@@ -18,14 +18,18 @@ list(APPEND kernel_sources ${PROJECT_SOURCE_DIR}/tensor/kernels/kernels_table.cp
 
 # Kernels first: their files take longest to compile, so their compilation should start first.
 if(LOCKSTEP_CPU_LEVELS STREQUAL "all" AND CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
-  set(LOCKSTEP_LEVELS v2 v3 v4)
-  set(level_definition LOCKSTEP_HAVE_LEVELS_ALL=1)
+  set(LOCKSTEP_LEVELS v4 v3 v2)
 elseif(LOCKSTEP_CPU_LEVELS MATCHES "^(native|all)$")
   set(LOCKSTEP_LEVELS native)
-  set(level_definition LOCKSTEP_HAVE_LEVEL_NATIVE=1)
 else()
   message(FATAL_ERROR "LOCKSTEP_CPU_LEVELS is '${LOCKSTEP_CPU_LEVELS}', expected native or all")
 endif()
+# The option that tells dispatch.cpp the levels, the best one first.
+function(lockstep_define_levels result)
+  list(TRANSFORM ARGN REPLACE "(.+)" "X(\\1)")
+  list(JOIN ARGN " " list)
+  set(${result} "SHELL:\"-DLOCKSTEP_LEVELS(X)=${list}\"" PARENT_SCOPE)
+endfunction()
 set(kernel_objects "")
 foreach(level IN LISTS LOCKSTEP_LEVELS)
   if(kernel_sources)
@@ -66,17 +70,19 @@ endif()
 set_target_properties(lockstep PROPERTIES
   VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
 
-if(EXISTS ${PROJECT_SOURCE_DIR}/tensor/cpu/dispatch.cpp)
-  set_source_files_properties(${PROJECT_SOURCE_DIR}/tensor/cpu/dispatch.cpp
-    PROPERTIES COMPILE_DEFINITIONS ${level_definition})
+if(NOT LOCKSTEP_LEVELS STREQUAL "native")
+  lockstep_define_levels(definition ${LOCKSTEP_LEVELS})
+  target_compile_options(lockstep PRIVATE "${definition}")
 endif()
 
-# The library with the kernels of all levels, from the objects of this one, to test every level: levels/liblockstep.so.
+# The library with the kernels of several levels, from the objects of this one, to test each level: levels/liblockstep.so.
+set(LOCKSTEP_TESTED_LEVELS "v4;v3;v2" CACHE STRING "Instruction sets of the target lockstep_levels, the best one first")
+mark_as_advanced(LOCKSTEP_TESTED_LEVELS)
 if(LOCKSTEP_BUILD_TESTS AND BUILD_SHARED_LIBS AND LOCKSTEP_CPU_LEVELS STREQUAL "native" AND NOT LOCKSTEP_QUICK_BUILD
    AND NOT LOCKSTEP_SANITIZE AND CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(dispatch tensor/cpu/dispatch.cpp)
   set(objects $<FILTER:$<TARGET_OBJECTS:lockstep>,EXCLUDE,/tensor/cpu/dispatch\\.cpp>)
-  foreach(level IN ITEMS v2 v3 v4)
+  foreach(level IN LISTS LOCKSTEP_TESTED_LEVELS)
     add_library(lockstep_kernels_${level} OBJECT EXCLUDE_FROM_ALL ${kernel_sources})
     lockstep_kernel_flags(lockstep_kernels_${level} ${level})
     target_link_libraries(lockstep_kernels_${level} PRIVATE Eigen3::Eigen)
@@ -84,7 +90,9 @@ if(LOCKSTEP_BUILD_TESTS AND BUILD_SHARED_LIBS AND LOCKSTEP_CPU_LEVELS STREQUAL "
   endforeach()
   add_library(lockstep_levels SHARED EXCLUDE_FROM_ALL ${dispatch} ${objects})
   lockstep_library_flags(lockstep_levels)
-  target_compile_definitions(lockstep_levels PRIVATE LOCKSTEP_HAVE_LEVELS_ALL=1 $<${LOCKSTEP_IS_OPTIMISED}:_GLIBCXX_ASSERTIONS>)
+  lockstep_define_levels(definition ${LOCKSTEP_TESTED_LEVELS})
+  target_compile_options(lockstep_levels PRIVATE "${definition}")
+  target_compile_definitions(lockstep_levels PRIVATE $<${LOCKSTEP_IS_OPTIMISED}:_GLIBCXX_ASSERTIONS>)
   target_link_libraries(lockstep_levels PRIVATE fmt::fmt ZLIB::ZLIB Threads::Threads ${CMAKE_DL_LIBS})
   if(LOCKSTEP_HAS_ONEDNN)
     target_link_libraries(lockstep_levels PRIVATE ${LOCKSTEP_ONEDNN_LIBRARIES})

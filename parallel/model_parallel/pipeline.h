@@ -51,6 +51,8 @@ struct PipelinePlan {
   std::int64_t outbox_bytes = 0;
   double bubble = 0;  ///< share of a step in which a rank waits, mean over ranks: F, I, W take equally long
   std::vector<int> in_flight = {};  ///< by rank: the most micro-batches, of one chunk each, whose activations it holds
+  /// By rank: the most of these whose I is done and W is not. Their gradients are held, too, as W needs them.
+  std::vector<int> deferred = {};
   std::vector<std::string> stages = {};  ///< by stage: rank and modules
   std::string to_string() const;         ///< a table
 };

@@ -132,8 +132,12 @@ PipelinePlan plan_of(const PipelineRunner& pipeline) {
                     .outbox_bytes = pipeline.outbox_bytes(),
                     .bubble = timeline.idle,
                     .in_flight = {},
+                    .deferred = {},
                     .stages = {}};
-  for (const Timeline::Rank& rank : timeline.ranks) plan.in_flight.push_back(rank.in_flight);
+  for (const Timeline::Rank& rank : timeline.ranks) {
+    plan.in_flight.push_back(rank.in_flight);
+    plan.deferred.push_back(rank.deferred);
+  }
   const Stages& stages = pipeline.stages();
   for (int s = 0; s < stages.count(); ++s)
     plan.stages.push_back(fmt::format("rank {}: {}", stages.rank_of(s), modules_of(stages, s)));
@@ -145,6 +149,9 @@ std::string PipelinePlan::to_string() const {
   for (std::size_t s = 0; s < stages.size(); ++s) text += fmt::format("stage {:<3} {}\n", s, stages[s]);
   text += fmt::format("idle      {:.1f} % of a step, if F, I and W take equally long\n", 100 * bubble);
   text += fmt::format("in flight {} activations, by rank\n", fmt::join(in_flight, ", "));
+  if (std::ranges::max(deferred) > 0)
+    text += fmt::format("deferred  {} of them between I and W, by rank: their gradients are held, too\n",
+                        fmt::join(deferred, ", "));
   text += fmt::format("sent      {} bytes by this rank in the last step\n", boundary_bytes);
   return text + fmt::format("outboxes  {} bytes of memory on this rank\n", outbox_bytes);
 }

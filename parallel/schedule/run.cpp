@@ -98,7 +98,10 @@ void ScheduleRun::compute(std::size_t rank, const ScheduleAction& action) {
   if (action.kind == ActionKind::kForward) {
     seen.held.push_back({begin, held + 1});
     seen.in_flight = std::max(seen.in_flight, held + 1);
-  } else if (action.kind != ActionKind::kBackwardInput) {
+  } else if (action.kind == ActionKind::kBackwardInput) {
+    seen.deferred = std::max(seen.deferred, ++state.deferred);
+  } else {
+    if (action.kind == ActionKind::kBackwardWeight) --state.deferred;
     seen.held.push_back({state.now, held - 1});
   }
 }

@@ -22,7 +22,7 @@ namespace lockstep::parallel {
 ///     1f1b         (M + p - 1) (F + B)             min(p - r, M)
 ///     interleaved  (M + (p - 1) / v) (F + B)       min(M v, 2 (p - r - 1) + (v - 1) p + 1), each of a chunk
 ///     zb1p         M (F + B) + (p - 1)(F + I - W)  min(p, M)
-/// The step time of zb1p holds for M >= p, W <= F and W <= I.
+/// The step time of zb1p holds for M >= p, W <= F and W <= I. Between I and W are at most min(r + 1, M) of its activations.
 enum class Schedule : std::uint8_t {
   kGPipe,        ///< all forwards, then all backwards (Huang et al., 2019)
   k1F1B,         ///< one forward, one backward in turns (Narayanan et al., 2019)
@@ -129,7 +129,8 @@ struct Timeline {
     std::vector<Timed> actions;  ///< in order
     std::vector<Held> held;      ///< every change
     int in_flight = 0;           ///< the most that the rank holds
-    double idle = 0;             ///< share of the step in which the rank does not compute
+    int deferred = 0;  ///< the most of them between I and W: their gradients, which W needs, are held in addition
+    double idle = 0;   ///< share of the step in which the rank does not compute
   };
   double seconds = 0;              ///< seconds that the step takes
   double idle = 0;                 ///< mean over all ranks

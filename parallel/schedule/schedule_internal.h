@@ -72,6 +72,7 @@ class ScheduleRun {
   struct RankState {
     std::size_t row = 0;
     double now = 0, busy = 0, sends = 0, receives = 0;  // sends, receives: ends of the ports' use
+    int deferred = 0;                                   // I is done, W is not
     bool is_next = false;                               // is in next_
   };
   struct ChannelState {

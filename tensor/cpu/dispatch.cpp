@@ -12,9 +12,7 @@
 
 namespace lockstep {
 
-#if LOCKSTEP_HAVE_LEVELS_ALL
-#define LOCKSTEP_LEVELS(X) X(v4) X(v3) X(v2)
-#else
+#ifndef LOCKSTEP_LEVELS  // cmake/library.cmake defines it, the best level first, unless the only level is this machine's
 #define LOCKSTEP_LEVELS(X) X(native)
 #endif
 
@@ -35,7 +33,7 @@ struct Level {
 
 // True if the processor supports the level and the operating system saves its wide registers.
 bool supports(std::string_view level) {
-#if LOCKSTEP_HAVE_LEVELS_ALL
+#ifdef __x86_64__
   __builtin_cpu_init();
   const bool v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
   if (level == "v4")

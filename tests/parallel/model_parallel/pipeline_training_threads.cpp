@@ -115,3 +115,16 @@ TEST_CASE("pipeline: zb1p refuses to recompute twice, on all ranks") {
     CHECK(error.find("checkpoint") != std::string::npos);
   });
 }
+
+TEST_CASE("the plan counts the activations that a rank holds, and those that also have gradients until W") {
+  with_threads("local", 2, [&](const Group& group) {
+    Model model({.blocks = 2});
+    const par::DeviceMesh mesh(group, {{"pp", 2}});
+    const par::Pipeline run(
+        model, mesh["pp"],
+        {.chain = {"embed", "blocks.*", "head"}, .schedule = par::Schedule::kZeroBubble, .micro_batches_per_rank = 4});
+    CHECK(run.plan().in_flight == std::vector{2, 2});
+    CHECK(run.plan().deferred == std::vector{1, 2});
+    CHECK(contains(run.plan().to_string(), "\ndeferred  1, 2 of them between I and W, by rank: "));
+  });
+}

@@ -106,6 +106,7 @@ TEST_CASE("a rank holds as many activations as its closed form says, and none at
     for (int rank = 0; rank < c.ranks; ++rank) {
       const auto& seen = timeline.ranks[static_cast<std::size_t>(rank)];
       CHECK(seen.in_flight == in_flight(c, rank));
+      CHECK(seen.deferred == (c.schedule == par::Schedule::kZeroBubble ? std::min(rank + 1, c.micro_batches) : 0));
       CHECK(std::ranges::max(seen.held, {}, &par::Timeline::Held::activations).activations == seen.in_flight);
       CHECK(seen.held.size() == 2 * static_cast<std::size_t>(c.micro_batches * c.chunks));
       CHECK(seen.held.back().activations == 0);
