@@ -49,13 +49,12 @@ class Graph {
   void run() {
     state_.assign(nodes_.size(), {});
     calls_.clear();
-    state_.back() = {.edges = 0, .gradient = 1, .is_reached = true};
+    state_.back() = {.gradient = 1, .is_reached = true};
     for (std::size_t n = nodes_.size(); n-- > 0;) {
       if (!state_[n].is_reached) continue;
       for (std::size_t i = 0; i < nodes_[n]->inputs().size(); ++i) {
         if (!nodes_[n]->inputs()[i]) continue;
         State& input = state_of(*nodes_[n]->inputs()[i]);
-        ++input.edges;
         input.is_reached = true;
         input.gradient += nodes_[n]->factors()[i] * state_[n].gradient;
         input.users.push_back(static_cast<int>(n));
@@ -66,8 +65,8 @@ class Graph {
     require(incomplete_.empty(), incomplete_);
     for (const auto& node : nodes_) {
       const State& state = state_of(*node);
-      require(!state.is_reached || state.has_run, node->name(), " has not run, although ", state.edges,
-              " edges lead to it");
+      require(!state.is_reached || state.has_run, node->name(), " has not run, although nodes ", list(state.users),
+              " use its result");
     }
   }
   double gradient(const Node& leaf) { return state_of(leaf).gradient; }
@@ -92,7 +91,6 @@ class Graph {
 
  private:
   struct State {
-    int edges = 0;
     double gradient = 0;  // the whole one
     bool is_reached = false, has_run = false;
     std::vector<int> users = {};
