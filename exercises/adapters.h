@@ -5,12 +5,17 @@
 #include <lockstep/lockstep.h>
 #include <lockstep/parallel/simulate/simulate.h>
 
+#include <chrono>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <functional>
 #include <limits>
 #include <memory>
+#include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace exercises {
@@ -179,5 +184,62 @@ class Fsdp {
 };
 std::unique_ptr<Fsdp> make_fsdp(const std::shared_ptr<par::ProcessGroup>& group,
                                 const std::vector<std::shared_ptr<Unit>>& units);
+
+// --- 18: strides.cpp -----------------------------------------------------------------------------------------------------
+using Sizes = std::vector<std::int64_t>;
+// A view of a memory. All numbers count elements.
+struct View {
+  Sizes shape, strides;     // of equal length
+  std::int64_t offset = 0;  // address of the first element in the memory
+};
+View transpose(const View& x, std::size_t a, std::size_t b);  // swaps dimensions a and b
+// Elements begin, begin + step, ... before `end` of dimension `dim`. 0 <= begin < end <= the size, and step >= 1.
+View slice(const View& x, std::size_t dim, std::int64_t begin, std::int64_t end, std::int64_t step);
+// Repeats dimensions of size 1, and adds dimensions at the front: (3, 1) expands to (2, 3, 4).
+View expand(const View& x, const Sizes& shape);
+// A view of x's elements, in their row-major order, with another shape of as many elements. nullopt if no strides give
+// it, so that elements would have to move.
+std::optional<View> reshape(const View& x, const Sizes& shape);
+
+// --- 19: backward.cpp ----------------------------------------------------------------------------------------------------
+// Given: a node of a graph of numbers.
+class GraphNode {
+ public:
+  virtual ~GraphNode() = default;
+  // Counts the nodes in the order of their creation: the inputs of a node have lower numbers than the node.
+  virtual int number() const = 0;
+  // The nodes of the inputs; null for an input that needs no gradient. The same node may be several inputs. A leaf has none.
+  virtual const std::vector<GraphNode*>& inputs() const = 0;
+  // Returns the gradient of each input, from the gradient of the result. A leaf stores its gradient, and returns none.
+  virtual std::vector<double> backward(double gradient) = 0;
+};
+// Runs backward from `loss`, whose gradient is 1: once on each node to which edges lead, with the sum of all contributions.
+// Nodes run from the newest to the oldest, but a leaf runs as soon as its gradient is complete.
+void run_backward(GraphNode& loss);
+
+// --- 20: rendezvous.cpp --------------------------------------------------------------------------------------------------
+// The error of a group in which ranks are missing.
+struct IncompleteGroup : std::exception {
+  explicit IncompleteGroup(std::vector<int> ranks) : missing(std::move(ranks)) {}
+  const char* what() const noexcept override { return "ranks are missing"; }
+  std::vector<int> missing;  // in ascending order
+};
+// Called once by each rank that is started. `store` is empty before the first call. Returns the addresses of all ranks, by
+// rank, when all have arrived. A rank waits for at most `timeout`. Either all ranks return, or all throw IncompleteGroup with
+// the same missing ranks, even a rank that arrives later.
+std::vector<std::string> rendezvous(par::Store& store, int rank, int size, const std::string& address,
+                                    std::chrono::milliseconds timeout);
+
+// --- 21: shard_norms.cpp -------------------------------------------------------------------------------------------------
+// The parameters of a model are one flat tensor, one parameter after another, with zeros at the end until n divides its size,
+// where n is the number of ranks. Each rank has part rank() of n equal parts: its shard, f64. So has the gradient.
+
+// Scales this rank's shard of the gradient in place: if the norm of the whole gradient is greater than max_norm, it becomes
+// max_norm. Returns the norm before scaling, on every rank.
+double clip_shard(const ls::Tensor& gradient, double max_norm, par::ProcessGroup& group);
+// A step of LARS: each parameter p, whose gradient is g, becomes p - rate |p| / |g| g. `sizes` has the elements of each
+// parameter, padding not included. Changes this rank's shard of the parameters in place.
+void lars_step(const ls::Tensor& parameters, const ls::Tensor& gradient, const std::vector<std::int64_t>& sizes,
+               double rate, par::ProcessGroup& group);
 
 }  // namespace exercises

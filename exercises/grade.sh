@@ -6,7 +6,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 usage() {
   cat <<'TEXT'
 exercises/grade.sh [options] [number ...]
-  number           only these exercises, with every check (0 to 17)
+  number           only these exercises, with every check (0 to 21)
   --from DIR       grade the files of this folder (1_all_reduce/all_reduce.cpp, ...) instead of those here
   --lockstep DIR   the library: a build folder, or the prefix of an installation
                    (default: build/release or build/demo next to exercises/ if one exists, else the installed package)
@@ -33,7 +33,7 @@ while [ $# -gt 0 ]; do
       export LOCKSTEP_EXERCISES_SEED=$2; shift ;;
     --strict) strict=1 ;;
     --help|-h) usage; exit 0 ;;
-    [0-9]|1[0-7]) numbers+=("$1") ;;
+    [0-9]|1[0-9]|2[01]) numbers+=("$1") ;;
     *) usage >&2; fail "there is no option $1" ;;
   esac
   shift
@@ -43,16 +43,16 @@ for folder in "$here/../build/release" "$here/../build/demo"; do
 done
 names=(0_predict 1_all_reduce 2_broadcast 3_ddp 4_buckets 5_overlap 6_sampler 7_diagnose 8_scaling
   9_attention 10_zero 11_memory 12_ring_attention 13_tensor_parallel 14_schedule 15_deadlock
-  16_mesh 17_fsdp)
+  16_mesh 17_fsdp 18_strides 19_backward 20_rendezvous 21_shard_norms)
 files=(answer.json all_reduce.cpp broadcast.cpp ddp.cpp buckets.cpp overlap.cpp sampler.cpp answer.json answer.json
   attention.cpp zero.cpp answer.json ring_attention.cpp tensor_parallel.cpp schedule.csv answer.json
-  answer.json fsdp.cpp)
+  answer.json fsdp.cpp strides.cpp backward.cpp rendezvous.cpp shard_norms.cpp)
 checked=("bytes a link" "values, bytes, messages" "values, bytes" "bits, messages" "simulated time"
   "values, overlap by trace" "coverage" "rank, step, cause" "simulated time" "values, bytes allocated"
   "bits, bytes, memory" "closed forms" "values, bytes" "values, bytes, bits" "simulated time, memory" "simulated time"
-  "closed forms, choice" "bits, bytes, memory, order")
+  "closed forms, choice" "bits, bytes, memory, order" "addresses" "gradients, order" "outcomes, requests" "values, bytes")
 details=1
-[ ${#numbers[@]} -gt 0 ] || { details=0; numbers=(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17); }
+[ ${#numbers[@]} -gt 0 ] || { details=0; numbers=("${!names[@]}"); }
 
 # --- build ----------------------------------------------------------------------------------------------------------------
 command -v cmake >/dev/null || fail "cmake is needed (Debian: apt install cmake g++ ninja-build)"
