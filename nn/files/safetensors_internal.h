@@ -37,6 +37,7 @@ inline constexpr DTypeName kDTypes[] = {{"I64", kInt64},     {"F64", kFloat64}, 
 struct Entry {
   std::string name;
   DType dtype = kFloat32;
+  std::string unsupported;  // name of a dtype that Lockstep does not have; empty: dtype
   Shape shape;
   std::uint64_t begin = 0, end = 0;  // offsets in the payload
 };
@@ -137,16 +138,17 @@ class Reader {
   // XXH3 of the header, which includes the checksum of the payload.
   std::uint64_t header_hash() const;
 
-  // The elements of a part of a tensor, as a 1-D tensor on the CPU. Throws IoError.
+  // The elements of a part of a tensor, as a 1-D tensor on the CPU. Throws IoError, also for an unsupported dtype.
   Tensor read(const Entry& entry, const TensorPart& part) const;
   Tensor read(const Entry& entry) const;  // the whole tensor
-  // All tensors. Verifies the checksum.
+  // All tensors but those of unsupported dtypes, with a warning. Verifies the checksum.
   StateDict read_all() const;
   // Throws IoError if the file has a checksum, and it is not `checksum`.
   void check(std::uint64_t checksum) const;
 
  private:
   void fill(const Entry& entry, const TensorPart& part, const Tensor& tensor) const;
+  std::string unsupported(const Entry& entry) const;  // the error
 
   const ByteSource& source_;
   Header header_;
