@@ -246,7 +246,7 @@ TEST_CASE("a reader gives tensors and ranges of their elements without reading t
     }
   } source;
   const nn::safetensors::Reader reader(source);
-  CHECK(reader.metadata() == ls::Metadata{{"note", "n"}});
+  CHECK(reader.metadata() == ls::Metadata{{"format", "pt"}, {"note", "n"}});
   CHECK(reader.entries().size() == dict.size());
   for (const auto& entry : reader.entries()) {
     INFO(entry.name);
