@@ -77,11 +77,22 @@ std::string Reader::unsupported(const Entry& entry) const {
                      source_.name(), lockstep::in_quotes(entry.name), entry.unsupported);
 }
 
-Tensor Reader::read(const Entry& entry, const TensorPart& part) const {
+void Reader::check_part(const Entry& entry, const TensorPart& part) const {
   LOCKSTEP_CHECK_IO(entry.unsupported.empty(), "{}", unsupported(entry));
   const auto numel = static_cast<std::int64_t>((entry.end - entry.begin) / item_size(entry.dtype));
   LOCKSTEP_CHECK(part.fits(numel), "{}: tensor {}: elements {} are outside [0, {})", source_.name(),
                  lockstep::in_quotes(entry.name), part.to_string(), numel);
+}
+
+bool Reader::read_into(const Entry& entry, const TensorPart& part, const Tensor& tensor) const {
+  check_part(entry, part);
+  if (tensor.dtype() != entry.dtype || !tensor.device().is_cpu() || !tensor.is_contiguous()) return false;
+  fill(entry, part, tensor);
+  return true;
+}
+
+Tensor Reader::read(const Entry& entry, const TensorPart& part) const {
+  check_part(entry, part);
   const Tensor tensor = raw::empty({part.numel}, {.dtype = entry.dtype});
   fill(entry, part, tensor);
   return tensor;
@@ -134,6 +145,14 @@ bool PayloadReader::read(std::uint64_t most) {
     offset_ += bytes.size();
   }
   return offset_ < source_.size();
+}
+
+void verify(const ByteSource& source, const Reader& reader) {
+  if (!reader.has_checksum()) return;
+  PayloadReader payload(source, reader.payload());
+  while (payload.read(std::uint64_t{1} << 30)) {
+  }
+  reader.check(payload.checksum());
 }
 
 }  // namespace nn::safetensors
