@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "lockstep/base/check_internal.h"
+#include "lockstep/base/warning.h"
 #include "lockstep/nn/files/safetensors_internal.h"
 #include "lockstep/nn/hash_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
@@ -71,16 +72,34 @@ void Reader::fill(const Entry& entry, const TensorPart& part, const Tensor& tens
   if (entry.dtype == kBool) check_bools(tensor, entry, part, source_.name());
 }
 
-Tensor Reader::read(const Entry& entry, const TensorPart& part) const {
+std::string Reader::unsupported(const Entry& entry) const {
+  return fmt::format("{}: tensor {}: dtype {} is not supported; Lockstep has F64 F32 F16 BF16 I64 I32 U8 BOOL",
+                     source_.name(), lockstep::in_quotes(entry.name), entry.unsupported);
+}
+
+void Reader::check_part(const Entry& entry, const TensorPart& part) const {
+  LOCKSTEP_CHECK_IO(entry.unsupported.empty(), "{}", unsupported(entry));
   const auto numel = static_cast<std::int64_t>((entry.end - entry.begin) / item_size(entry.dtype));
   LOCKSTEP_CHECK(part.fits(numel), "{}: tensor {}: elements {} are outside [0, {})", source_.name(),
                  lockstep::in_quotes(entry.name), part.to_string(), numel);
+}
+
+bool Reader::read_into(const Entry& entry, const TensorPart& part, const Tensor& tensor) const {
+  check_part(entry, part);
+  if (tensor.dtype() != entry.dtype || !tensor.device().is_cpu() || !tensor.is_contiguous()) return false;
+  fill(entry, part, tensor);
+  return true;
+}
+
+Tensor Reader::read(const Entry& entry, const TensorPart& part) const {
+  check_part(entry, part);
   const Tensor tensor = raw::empty({part.numel}, {.dtype = entry.dtype});
   fill(entry, part, tensor);
   return tensor;
 }
 
 Tensor Reader::read(const Entry& entry) const {
+  LOCKSTEP_CHECK_IO(entry.unsupported.empty(), "{}", unsupported(entry));
   const Tensor tensor = raw::empty(entry.shape, {.dtype = entry.dtype});
   fill(entry, TensorPart::whole(entry.shape), tensor);
   return tensor;
@@ -89,12 +108,18 @@ Tensor Reader::read(const Entry& entry) const {
 StateDict Reader::read_all() const {
   StateDict dict;
   Hash hash;
+  bool is_complete = true;
   for (const Entry& entry : header_.entries) {
+    if (!entry.unsupported.empty()) {
+      warn("load", unsupported(entry) + "; only the others are loaded");
+      is_complete = false;
+      continue;
+    }
     Tensor tensor = read(entry);
     hash.update(bytes_of(tensor));
     dict.insert(entry.name, std::move(tensor));
   }
-  check(hash.digest());
+  if (is_complete) check(hash.digest());  // files with a checksum are ours, and so are complete
   return dict;
 }
 
@@ -120,6 +145,14 @@ bool PayloadReader::read(std::uint64_t most) {
     offset_ += bytes.size();
   }
   return offset_ < source_.size();
+}
+
+void verify(const ByteSource& source, const Reader& reader) {
+  if (!reader.has_checksum()) return;
+  PayloadReader payload(source, reader.payload());
+  while (payload.read(std::uint64_t{1} << 30)) {
+  }
+  reader.check(payload.checksum());
 }
 
 }  // namespace nn::safetensors

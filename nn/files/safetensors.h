@@ -16,14 +16,15 @@ using Metadata = std::map<std::string, std::string>;
 
 /// Writes `dict` to `path` atomically: a save that is killed or runs out of disk space leaves the old file intact. The
 /// new file keeps the old file's permissions. If `path` is a symbolic link, its target is replaced. Views are written
-/// contiguously. The file's metadata are `metadata` and a checksum of the payload. Throws InvalidArgument for an entry
+/// contiguously. The file's metadata are `metadata`, "format": "pt" if `metadata` has no format, and a checksum of
+/// the payload. Throws InvalidArgument for an entry
 /// that cannot be written (undefined tensor, name that is not UTF-8) and for names or strings beyond the limits of
 /// `load`; IoError if the file cannot be written.
 void save(const StateDict& dict, const std::string& path, const Metadata& metadata = {});
 
 /// The tensors of a safetensors file, on the CPU, in the order of the file's data. Stores its metadata in `metadata` if
-/// not null. Throws IoError, with file, offset, what was found and what was expected, if the file violates the format,
-/// for a wrong checksum, and for unsupported dtypes. A file may have up to 65,536 tensors with names of 8 MiB in total,
+/// not null. Leaves out tensors of dtypes that Lockstep does not have, with a warning. Throws IoError, with file, offset,
+/// what was found and what was expected, if the file violates the format, and for a wrong checksum. A file may have up to 65,536 tensors with names of 8 MiB in total,
 /// 16,384 metadata entries, and strings of 2 MiB each. Memory use then stays below the file's size plus 64 MiB.
 StateDict load(const std::string& path, Metadata* metadata = nullptr);
 

@@ -61,15 +61,19 @@ class HeaderParser final : public nlohmann::json_sax<nlohmann::json> {
  public:
   HeaderParser(Header& header, const std::string& file) : header_(header), file_(file) {}
 
-  bool null() override { unexpected("null"); }
-  bool boolean(bool) override { unexpected("true or false"); }
-  bool number_integer(number_integer_t) override { unexpected("a negative number"); }
+  bool null() override {
+    if (place_ == Place::kTop && key_ == kMetadataKey) return begin_metadata();  // as some writers have none
+    return in_unknown_or_fail("null");
+  }
+  bool boolean(bool) override { return in_unknown_or_fail("true or false"); }
+  bool number_integer(number_integer_t) override { return in_unknown_or_fail("a negative number"); }
   bool number_float(number_float_t, const string_t&) override {
-    unexpected("a number that is not an integer, or too large");
+    return in_unknown_or_fail("a number that is not an integer, or too large");
   }
   bool binary(binary_t&) override { unexpected("binary data"); }
 
   bool number_unsigned(number_unsigned_t value) override {
+    if (is_unknown()) return true;
     if (place_ == Place::kShape) return add_size(value);
     if (place_ != Place::kOffsets) unexpected("a number");
     if (offsets_ == 2) fail("data_offsets has more than two numbers");
@@ -78,6 +82,7 @@ class HeaderParser final : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool string(string_t& text) override {
+    if (is_unknown()) return true;
     if (place_ == Place::kMetadata) {
       if (!header_.metadata.try_emplace(key_, text).second) fail("a key appears twice");
       require_at_most("keys", header_.metadata.size(), limits::kSafetensorsMetadata);
@@ -88,17 +93,17 @@ class HeaderParser final : public nlohmann::json_sax<nlohmann::json> {
       if (known.name == text) return entry().dtype = known.dtype, true;
     }
     for (const std::string_view other : kOtherDTypes) {
-      if (other == text)
-        fail(fmt::format("dtype {} is not supported; Lockstep has F64 F32 F16 BF16 I64 I32 U8 BOOL", text));
+      if (other == text) return entry().unsupported = text, true;
     }
     fail(fmt::format("unknown dtype {}", lockstep::in_quotes(text)));
   }
 
   bool start_object(std::size_t) override {
+    if (is_unknown()) return ++unknown_depth_, true;
     if (place_ == Place::kStart) {
       place_ = Place::kTop;
     } else if (place_ == Place::kTop && key_ == kMetadataKey) {
-      if (std::exchange(saw_metadata_, true)) fail("the key appears twice");
+      begin_metadata();
       place_ = Place::kMetadata;
     } else if (place_ == Place::kTop) {
       require_at_most("tensors", header_.entries.size() + 1, limits::kSafetensorsTensors);
@@ -106,6 +111,7 @@ class HeaderParser final : public nlohmann::json_sax<nlohmann::json> {
       header_.entries.emplace_back().name = key_;  // copied: a moved string would keep the parser's larger buffer
       place_ = Place::kEntry;
       seen_ = {};
+      is_unknown_field_ = false;
     } else {
       unexpected("an object");
     }
@@ -113,16 +119,18 @@ class HeaderParser final : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool key(string_t& name) override {
+    if (unknown_depth_ > 0) return true;
     key_ = std::move(name);
     if (place_ != Place::kEntry) return true;
     const auto field = static_cast<std::size_t>(std::ranges::find(kFields, key_) - kFields);
-    if (field == std::size(kFields))
-      fail(fmt::format("unknown field {}; expected dtype, shape, data_offsets", lockstep::in_quotes(key_)));
+    is_unknown_field_ = field == std::size(kFields);
+    if (is_unknown_field_) return true;
     if (std::exchange(seen_[field], true)) fail(fmt::format("{} appears twice", key_));
     return true;
   }
 
   bool end_object() override {
+    if (unknown_depth_ > 0) return --unknown_depth_, true;
     for (std::size_t i = 0; i < std::size(kFields) && place_ == Place::kEntry; ++i) {
       if (!seen_[i]) fail(fmt::format("{} is missing", kFields[i]));
     }
@@ -131,6 +139,7 @@ class HeaderParser final : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool start_array(std::size_t) override {
+    if (is_unknown()) return ++unknown_depth_, true;
     if (place_ != Place::kEntry || key_ == "dtype") unexpected("an array");
     place_ = key_ == "shape" ? Place::kShape : Place::kOffsets;
     offsets_ = 0;
@@ -138,6 +147,7 @@ class HeaderParser final : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool end_array() override {
+    if (unknown_depth_ > 0) return --unknown_depth_, true;
     if (place_ == Place::kOffsets && offsets_ != 2)
       fail(fmt::format("data_offsets has {} numbers, expected 2", offsets_));
     place_ = Place::kEntry;
@@ -153,6 +163,16 @@ class HeaderParser final : public nlohmann::json_sax<nlohmann::json> {
   static constexpr std::string_view kFields[] = {"dtype", "shape", "data_offsets"};  // of each tensor
 
   Entry& entry() { return header_.entries.back(); }
+  // Whether the parser is in the value of a tensor's field that the format does not have. Readers leave those out.
+  bool is_unknown() const { return place_ == Place::kEntry && is_unknown_field_; }
+  bool in_unknown_or_fail(const char* found) const {
+    if (!is_unknown()) unexpected(found);
+    return true;
+  }
+  bool begin_metadata() {
+    if (std::exchange(saw_metadata_, true)) fail("the key appears twice");
+    return true;
+  }
   bool in_entry() const { return place_ == Place::kEntry || place_ == Place::kShape || place_ == Place::kOffsets; }
 
   void require_at_most(const char* what, std::uint64_t count, std::uint64_t most) const {
@@ -193,6 +213,8 @@ class HeaderParser final : public nlohmann::json_sax<nlohmann::json> {
   std::uint64_t name_bytes_ = 0;  // total of all tensors so far
   bool saw_metadata_ = false;
   std::array<bool, std::size(kFields)> seen_ = {};  // fields of the current tensor
+  bool is_unknown_field_ = false;
+  std::uint64_t unknown_depth_ = 0;  // objects and arrays that are open in the value of an unknown field
   int offsets_ = 0;
 };
 
@@ -200,6 +222,7 @@ class HeaderParser final : public nlohmann::json_sax<nlohmann::json> {
 void check_size(const Entry& entry, const std::string& file) {
   LOCKSTEP_CHECK_IO(entry.begin <= entry.end, "{}: header: tensor {}: data_offsets go backwards: [{}, {}]", file,
                     lockstep::in_quotes(entry.name), entry.begin, entry.end);
+  if (!entry.unsupported.empty()) return;
   const auto bytes = array_bytes(entry.shape, item_size(entry.dtype), std::uint64_t{1} << 62);
   LOCKSTEP_CHECK_IO(bytes, "{}: header: tensor {}: shape {} is too large for any memory", file,
                     lockstep::in_quotes(entry.name), entry.shape.to_string());

@@ -37,6 +37,7 @@ inline constexpr DTypeName kDTypes[] = {{"I64", kInt64},     {"F64", kFloat64}, 
 struct Entry {
   std::string name;
   DType dtype = kFloat32;
+  std::string unsupported;  // name of a dtype that Lockstep does not have; empty: dtype
   Shape shape;
   std::uint64_t begin = 0, end = 0;  // offsets in the payload
 };
@@ -137,21 +138,30 @@ class Reader {
   // XXH3 of the header, which includes the checksum of the payload.
   std::uint64_t header_hash() const;
 
-  // The elements of a part of a tensor, as a 1-D tensor on the CPU. Throws IoError.
+  // The elements of a part of a tensor, as a 1-D tensor on the CPU. Throws IoError, also for an unsupported dtype.
   Tensor read(const Entry& entry, const TensorPart& part) const;
   Tensor read(const Entry& entry) const;  // the whole tensor
-  // All tensors. Verifies the checksum.
+  // Reads the part into `tensor`, which has its number of elements. Returns false, and reads nothing, unless the tensor
+  // is contiguous, on the CPU, and of the entry's dtype.
+  bool read_into(const Entry& entry, const TensorPart& part, const Tensor& tensor) const;
+  // All tensors but those of unsupported dtypes, with a warning. Verifies the checksum.
   StateDict read_all() const;
+  bool has_checksum() const { return !checksum_.empty(); }
   // Throws IoError if the file has a checksum, and it is not `checksum`.
   void check(std::uint64_t checksum) const;
 
  private:
   void fill(const Entry& entry, const TensorPart& part, const Tensor& tensor) const;
+  std::string unsupported(const Entry& entry) const;  // the error
+  void check_part(const Entry& entry, const TensorPart& part) const;
 
   const ByteSource& source_;
   Header header_;
   std::string checksum_;  // empty: the file has none
 };
+
+// Throws IoError if the file has a checksum that is not that of its payload, which is read.
+void verify(const ByteSource& source, const Reader& reader);
 
 // Writes the whole file, without the commit.
 void write(const StateDict& dict, const Metadata& metadata, AtomicFile& file);

@@ -73,6 +73,7 @@ Layout::Layout(std::vector<Piece> pieces, const Metadata& metadata) : pieces_(st
 // The header, preceded by its length. Offsets count from the start of the payload.
 void Layout::write_header(const Metadata& metadata) {
   Metadata all = metadata;
+  all.try_emplace("format", "pt");  // Transformers refuses files without it
   all[kChecksumKey] = checksum_text(0);
   header_.assign(kTextOffset, '\0');
   header_ += fmt::format("{{{}:{{", json_string(std::string(kMetadataKey)));

@@ -25,7 +25,7 @@ inline constexpr std::uint64_t kRoundBytes = std::uint64_t{256} << 20;
 void save_pieces(std::vector<nn::safetensors::Piece> pieces, const Metadata& metadata, const std::string& path,
                  ProcessGroup* group, const FileSystemCalls& calls = FileSystemCalls::real());
 
-// Verifies on rank 0 that the payload has the checksum of the header, and that all ranks read the same header. Throws
+// Verifies on rank 0 that the payload has the checksum of the header, if there is one, and that all ranks read the same header. Throws
 // on all ranks if not.
 void check_file(const ByteSource& source, const nn::safetensors::Reader& reader, ProcessGroup* group);
 

@@ -80,7 +80,7 @@ TEST_CASE("the writer follows the reference implementation: padded header, large
   std::memcpy(&header, bytes.data(), 8);
   CHECK(header % 8 == 0);
   const std::string json = bytes.substr(8, header);
-  CHECK(json.starts_with("{\"__metadata__\":{\"lockstep.xxh3\":\""));
+  CHECK(json.starts_with("{\"__metadata__\":{\"format\":\"pt\",\"lockstep.xxh3\":\""));
   CHECK(json.substr(0, json.find_last_not_of(' ') + 1)
             .ends_with("\"b\":{\"dtype\":\"I64\",\"shape\":[2],\"data_offsets\":[0,16]},\"a\":{\"dtype\":\"F64\","
                        "\"shape\":[1],\"data_offsets\":[16,24]},"
@@ -114,11 +114,14 @@ TEST_CASE("the checksum detects a changed payload byte, and files without a chec
   CHECK(torch.at("fc1.weight").shape() == ls::Shape{8, 4});
 }
 
-TEST_CASE("the loaded metadata does not include the checksum, so it can be saved again") {
+TEST_CASE("the loaded metadata has the format, but not the checksum, so it can be saved again") {
   ls::save({{"w", ls::ones({2})}}, "metadata.safetensors", {{"step", "12"}});
   ls::Metadata metadata;
   parse(content_of_file("metadata.safetensors"), &metadata);
-  CHECK(metadata == ls::Metadata{{"step", "12"}});
+  CHECK(metadata == ls::Metadata{{"format", "pt"}, {"step", "12"}});
+  ls::save({{"w", ls::ones({2})}}, "metadata.safetensors", {{"format", "np"}});
+  parse(content_of_file("metadata.safetensors"), &metadata);
+  CHECK(metadata == ls::Metadata{{"format", "np"}});
 }
 
 TEST_CASE("an entry that cannot be saved is refused by name, and the old file stays") {
@@ -243,7 +246,7 @@ TEST_CASE("a reader gives tensors and ranges of their elements without reading t
     }
   } source;
   const nn::safetensors::Reader reader(source);
-  CHECK(reader.metadata() == ls::Metadata{{"note", "n"}});
+  CHECK(reader.metadata() == ls::Metadata{{"format", "pt"}, {"note", "n"}});
   CHECK(reader.entries().size() == dict.size());
   for (const auto& entry : reader.entries()) {
     INFO(entry.name);

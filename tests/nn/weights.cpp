@@ -1,0 +1,277 @@
+// load_weights: files of any origin into plain and deferred models.
+#include "support.h"
+
+#include <fstream>
+
+#include "tests/support/peak_memory.h"
+
+namespace {
+
+struct Block : nn::Module {
+  nn::Linear& up = add<nn::Linear>("up", 3, 5);
+  nn::Linear& down = add<nn::Linear>("down", 5, 3);
+  ls::Tensor forward(const ls::Tensor& x) const override { return down(ls::relu(up(x))); }
+};
+
+struct Net : nn::Module {
+  nn::Embedding& tokens = add<nn::Embedding>("tokens", 7, 3);
+  nn::ModuleList& blocks = add<nn::ModuleList>("blocks");
+  nn::BatchNorm1d& norm = add<nn::BatchNorm1d>("norm", 3);
+  Net() {
+    for (int i = 0; i < 2; ++i) blocks.push_back(Block());
+  }
+  ls::Tensor forward(const ls::Tensor& x) const override { return x; }
+};
+
+Net net_of(std::uint64_t seed) {
+  ls::manual_seed(seed);
+  return Net();
+}
+
+// The state of another model, under names that rename gives.
+ls::StateDict renamed(const ls::StateDict& state, const std::function<std::string(const std::string&)>& rename) {
+  ls::StateDict result;
+  for (const auto& [name, tensor] : state) result.insert(rename(name), tensor);
+  return result;
+}
+
+void check_equal(const nn::Module& model, const nn::Module& want) {
+  const ls::StateDict own = model.state_dict();
+  for (const auto& [name, tensor] : want.state_dict()) CHECK_MESSAGE(same_bits(own.at(name), tensor), name);
+}
+
+void check_empty(const nn::LoadWeightsResult& result) {
+  CHECK(result.missing.empty());
+  CHECK(result.unexpected.empty());
+  CHECK(result.other_shape.empty());
+}
+
+std::string error_of_load(nn::Module& model, const std::string& path, const nn::LoadWeightsOptions& options = {}) {
+  return error_of([&] { nn::load_weights(model, path, options); });
+}
+
+}  // namespace
+
+TEST_CASE("a file's weights get into a plain and into a deferred model, in the dtype of the model") {
+  const Net want = net_of(1);
+  ls::save(want.state_dict(), "model.safetensors");
+  Net plain = net_of(2);
+  check_empty(nn::load_weights(plain, "model.safetensors"));
+  check_equal(plain, want);
+  nn::DeferredInit deferred(3);
+  Net empty;
+  deferred.end();
+  check_empty(nn::load_weights(empty, "."));  // the folder
+  check_equal(empty, want);
+  CHECK(empty.tokens.weight.master().requires_grad());
+
+  Net half = net_of(1);
+  half.to(ls::kBFloat16);
+  ls::save(half.state_dict(), "half.safetensors");
+  nn::load_weights(plain, "half.safetensors");
+  CHECK(plain.tokens.weight.master().dtype() == ls::kFloat32);
+  CHECK(same_bits(plain.tokens.weight.master(), half.tokens.weight.master().to(ls::kFloat32)));
+}
+
+TEST_CASE("a deferred model is loaded with the memory of the model alone") {
+  constexpr std::int64_t kBytes = std::int64_t{2} * 512 * 512 * 4;
+  {
+    ls::manual_seed(0);
+    const nn::Sequential net(nn::Linear(512, 512), nn::Linear(512, 512));
+    ls::save(net.state_dict(), "large.safetensors");
+  }
+  nn::DeferredInit deferred(0);
+  nn::Sequential net(nn::Linear(512, 512), nn::Linear(512, 512));
+  deferred.end();
+  const PeakMemory memory;
+  nn::load_weights(net, "large.safetensors");
+  CHECK(memory.bytes() < kBytes + kBytes / 20);
+  CHECK(memory.bytes() >= kBytes);
+}
+
+TEST_CASE("names are renamed by pairs or a function, and an empty name leaves a tensor out") {
+  const Net want = net_of(1);
+  const auto foreign = [](const std::string& name) {
+    if (!name.starts_with("blocks.")) return "transformer." + name;
+    return "transformer.h." + name.substr(7, 1) + ".mlp_" + name.substr(9);  // transformer.h.0.mlp_up.weight
+  };
+  ls::StateDict state = renamed(want.state_dict(), foreign);
+  state.insert("transformer.h.0.mask", ls::ones({2}));
+  ls::save(state, "foreign.safetensors");
+  Net net = net_of(2);
+  check_empty(nn::load_weights(net, "foreign.safetensors",
+                               {.rename = {{"transformer", ""}, {"h.*.mask", ""}, {"h.*.mlp_*", "blocks.*.*"}}}));
+  check_equal(net, want);
+
+  ls::save(renamed(want.state_dict(), [](const std::string& name) { return "x." + name; }), "prefix.safetensors");
+  Net other = net_of(2);
+  check_empty(nn::load_weights(other, "prefix.safetensors",
+                               {.rename = [](const std::string& name) { return name.substr(2); }}));
+  check_equal(other, want);
+  CHECK(contains(error_of_load(other, "prefix.safetensors", {.rename = [](const std::string&) { return "norm.bias"; }}),
+                 ".rename gives several tensors the name \"norm.bias\", "));
+  CHECK(error_of([] { nn::Rename({{".", "x"}}); }) == "Rename: the pattern \".\" has no component of a name");
+  CHECK(error_of([] {
+          nn::Rename({{"h.*", "b.*.*"}});
+        }) == "Rename: the replacement \"b.*.*\" has more '*' than its pattern \"h.*\"");
+}
+
+TEST_CASE("patterns stand for whole components at the first place where they fit") {
+  const auto renames = [](const nn::Rename& rename, const std::string& name) { return rename(name); };
+  CHECK(renames({{"model", ""}}, "model.fc.weight") == "fc.weight");
+  CHECK(renames({{"model.", ""}}, "model.fc.weight") == "fc.weight");
+  CHECK(renames({{"model", ""}}, "mymodel.fc.weight") == "mymodel.fc.weight");
+  CHECK(renames({{"fc", "out"}}, "fc.fc.weight") == "out.fc.weight");
+  CHECK(renames({{"fc", "out"}}, "a.fc.weight") == "a.out.weight");
+  CHECK(renames({{"h.*.ln_*", "blocks.*.norm*"}}, "h.11.ln_2.bias") == "blocks.11.norm2.bias");
+  CHECK(renames({{"*.weight", "kernel.*"}}, "a.b.weight") == "a.kernel.b");
+  CHECK(renames({{"a.b", ""}}, "a.b") == "");
+  CHECK(renames({{"a", "b"}, {"b", "c"}}, "a.x") == "c.x");
+  CHECK(renames({}, "a.x") == "a.x");
+}
+
+TEST_CASE("matrices that a file has transposed") {
+  const Net want = net_of(1);
+  ls::StateDict state;
+  for (const auto& [name, tensor] : want.state_dict())
+    state.insert(name, contains(name, ".up.weight") ? tensor.t().contiguous() : tensor);
+  ls::save(state, "transposed.safetensors");
+  Net net = net_of(2);
+  check_empty(nn::load_weights(net, "transposed.safetensors", {.transpose = {"blocks.*.up"}}));
+  check_equal(net, want);
+  const std::string error = error_of_load(net, "transposed.safetensors");
+  CHECK_MESSAGE(contains(error, "2 of another shape: \"blocks.0.up.weight\": the model has (5, 3), the file (3, 5), "),
+                error);
+  CHECK_MESSAGE(contains(error,
+                         "\nthe file has \"blocks.0.up.weight\", \"blocks.1.up.weight\" transposed: pass "
+                         ".transpose with patterns of such names"),
+                error);
+}
+
+TEST_CASE("an index of several files, which may be in a folder") {
+  const Net want = net_of(1);
+  ls::StateDict first, second;
+  std::string map;
+  for (const auto& [name, tensor] : want.state_dict()) {
+    const bool is_first = contains(name, "blocks.0");
+    (is_first ? first : second).insert(name, tensor);
+    map += fmt::format("{}\"{}\": \"{}.safetensors\"", map.empty() ? "" : ", ", name, is_first ? "one" : "two");
+  }
+  second.insert("not_in_the_index", ls::ones({1}));
+  CHECK(std::system("mkdir -p shards") == 0);
+  ls::save(first, "shards/one.safetensors");
+  ls::save(second, "shards/two.safetensors");
+  const std::string index = "shards/model.safetensors.index.json";
+  const auto write = [&](const std::string& text) { std::ofstream(index) << text; };
+  write("{\"metadata\": {\"total_size\": 1}, \"weight_map\": {" + map + "}}");
+  for (const std::string& path : {std::string("shards"), std::string("shards/"), index}) {
+    Net net = net_of(2);
+    check_empty(nn::load_weights(net, path));
+    check_equal(net, want);
+  }
+  Net net = net_of(2);
+  const auto error = [&] { return error_of<ls::IoError>([&] { nn::load_weights(net, "shards"); }); };
+  write("{\"weight_map\": {\"tokens.weight\": \"one.safetensors\"}}");
+  CHECK(error() == index + ": the tensor \"tokens.weight\" is not in shards/one.safetensors");
+  write("{\"weight_map\": {\"tokens.weight\": \"../one.safetensors\"}}");
+  CHECK(error() == index + ": weight_map: \"../one.safetensors\" is not the name of a file next to the index");
+  write("{\"weight_map\": {\"tokens.weight\": 1}}");
+  CHECK(error() == index + ": weight_map: \"tokens.weight\": expected a file name");
+  for (const char* text : {"", "{", "[]", "{}", "{\"weight_map\": []}"}) {
+    write(text);
+    CHECK(error() == index + ": expected an index of safetensors files: JSON with an object \"weight_map\"");
+  }
+  CHECK(std::system("mkdir -p nothing") == 0);
+  CHECK(error_of<ls::IoError>([&] { nn::load_weights(net, "nothing"); }) ==
+        "nothing: the folder has neither model.safetensors.index.json nor model.safetensors; pass the path of a file");
+  check_equal(net, net_of(2));
+}
+
+TEST_CASE("an error has all names that do not match, and what to do") {
+  const Net want = net_of(1);
+  Net net = net_of(2);
+  ls::save(renamed(want.state_dict(), [](const std::string& name) { return "model." + name; }), "prefix.safetensors");
+  const std::string prefixed = error_of_load(net, "prefix.safetensors");
+  CHECK_MESSAGE(
+      prefixed.starts_with("load_weights: prefix.safetensors: 13 missing: \"tokens.weight\", \"blocks.0.up.weight\""),
+      prefixed);
+  CHECK_MESSAGE(contains(prefixed, "; 14 unexpected: \"model."), prefixed);
+  CHECK_MESSAGE(prefixed.ends_with("\nthe file's names begin with \"model\": pass .rename = {{\"model\", \"\"}}"),
+                prefixed);
+  CHECK(!contains(prefixed, "strict"));
+
+  nn::Sequential wrapper;
+  wrapper.push_back(net_of(2));
+  ls::save(want.state_dict(), "plain.safetensors");
+  CHECK(error_of_load(wrapper, "plain.safetensors")
+            .ends_with(
+                "\nthe model's names begin with \"0\", the file's do not: pass .rename = [](const std::string& name) "
+                "{ return \"0.\" + name; }"));
+
+  ls::save(
+      renamed(want.state_dict(), [](const std::string& name) { return name == "norm.weight" ? "norm.wieght" : name; }),
+      "misspelt.safetensors");
+  CHECK(
+      error_of_load(net, "misspelt.safetensors") ==
+      "load_weights: misspelt.safetensors: 1 missing: \"norm.weight\"; 1 unexpected: \"norm.wieght\"\n\"norm.weight\" "
+      "is similar to the file's \"norm.wieght\"\n.strict = false loads the rest");
+  check_equal(net, net_of(2));
+}
+
+TEST_CASE("without .strict, what fits is loaded, and the result has the rest") {
+  const Net want = net_of(1);
+  ls::StateDict state;
+  for (const auto& [name, tensor] : want.state_dict()) {
+    if (name != "tokens.weight") state.insert(name, name == "norm.bias" ? ls::ones({4}) : tensor);
+  }
+  state.insert("head.weight", ls::ones({2}));
+  ls::save(state, "part.safetensors");
+  Net plain = net_of(2);
+  const nn::LoadWeightsResult result = nn::load_weights(plain, "part.safetensors", {.strict = false});
+  CHECK(result.missing == std::vector<std::string>{"tokens.weight"});
+  CHECK(result.unexpected == std::vector<std::string>{"head.weight"});
+  CHECK(result.other_shape == std::vector<std::string>{"norm.bias"});
+  CHECK(same_bits(plain.tokens.weight.master(), net_of(2).tokens.weight.master()));
+  CHECK(same_bits(plain.state_dict().at("blocks.1.up.weight"), want.state_dict().at("blocks.1.up.weight")));
+  nn::DeferredInit deferred(2);
+  Net empty;
+  deferred.end();
+  nn::load_weights(empty, "part.safetensors", {.strict = false});
+  check_equal(empty, plain);  // those that the file lacks have their initial values
+}
+
+TEST_CASE("a tied tensor under one name, a counter that is missing, shapes of one element") {
+  struct Tied : nn::Module {
+    nn::Linear& first = add<nn::Linear>("first", 4, 4);
+    nn::Linear& second = add<nn::Linear>("second", 4, 4);
+    nn::Parameter scale = add_parameter("scale", ls::ones({}));
+    nn::BatchNorm1d& norm = add<nn::BatchNorm1d>("norm", 4);
+    Tied() { second.weight = first.weight; }
+  };
+  ls::manual_seed(1);
+  const Tied want;
+  ls::StateDict state;
+  for (const auto& [name, tensor] : want.state_dict()) {
+    if (name == "first.weight" || contains(name, "num_batches_tracked")) continue;
+    state.insert(name, name == "scale" ? ls::full({1}, 2.5) : tensor);
+  }
+  ls::save(state, "tied.safetensors");
+  ls::manual_seed(2);
+  Tied net;
+  check_empty(nn::load_weights(net, "tied.safetensors"));
+  CHECK(same_bits(net.first.weight.master(), want.first.weight.master()));
+  CHECK(net.scale.master().item<double>() == 2.5);
+}
+
+TEST_CASE(
+    "a damaged file changes nothing, and a tensor of a dtype that Lockstep does not have is named when it is needed") {
+  const Net want = net_of(1);
+  ls::save(want.state_dict(), "good.safetensors");
+  std::string bytes = content_of_file("good.safetensors");
+  bytes.back() ^= 1;
+  std::ofstream("damaged.safetensors", std::ios::binary) << bytes;
+  Net net = net_of(2);
+  CHECK(contains(error_of<ls::IoError>([&] { nn::load_weights(net, "damaged.safetensors"); }), "the file is damaged"));
+  check_equal(net, net_of(2));
+  CHECK(contains(error_of<ls::IoError>([&] { nn::load_weights(net, "absent.safetensors"); }), "absent.safetensors"));
+}
