@@ -2,7 +2,11 @@
 #include "support.h"
 
 #include <fstream>
+#include <functional>
 
+#include <fmt/format.h>
+
+#include "tests/support/files.h"
 #include "tests/support/peak_memory.h"
 
 namespace {
@@ -46,8 +50,14 @@ void check_empty(const nn::LoadWeightsResult& result) {
   CHECK(result.other_shape.empty());
 }
 
+// The text may be longer than other errors, since it has all names.
 std::string error_of_load(nn::Module& model, const std::string& path, const nn::LoadWeightsOptions& options = {}) {
-  return error_of([&] { nn::load_weights(model, path, options); });
+  try {
+    nn::load_weights(model, path, options);
+  } catch (const ls::InvalidArgument& error) {
+    return error.what();
+  }
+  return "";
 }
 
 }  // namespace
@@ -74,15 +84,16 @@ TEST_CASE("a file's weights get into a plain and into a deferred model, in the d
 }
 
 TEST_CASE("a deferred model is loaded with the memory of the model alone") {
-  constexpr std::int64_t kBytes = std::int64_t{2} * 512 * 512 * 4;
+  constexpr std::int64_t kWidth = 1536, kBytes = 2 * kWidth * kWidth * 4;
   {
     ls::manual_seed(0);
-    const nn::Sequential net(nn::Linear(512, 512), nn::Linear(512, 512));
+    const nn::Sequential net(nn::Linear(kWidth, kWidth), nn::Linear(kWidth, kWidth));
     ls::save(net.state_dict(), "large.safetensors");
   }
   nn::DeferredInit deferred(0);
-  nn::Sequential net(nn::Linear(512, 512), nn::Linear(512, 512));
+  nn::Sequential net(nn::Linear(kWidth, kWidth), nn::Linear(kWidth, kWidth));
   deferred.end();
+  ls::empty_cache();
   const PeakMemory memory;
   nn::load_weights(net, "large.safetensors");
   CHECK(memory.bytes() < kBytes + kBytes / 20);
