@@ -84,7 +84,7 @@ TEST_CASE("a file's weights get into a plain and into a deferred model, in the d
 }
 
 TEST_CASE("a deferred model is loaded with the memory of the model alone") {
-  constexpr std::int64_t kWidth = 1536, kBytes = 2 * kWidth * kWidth * 4;
+  constexpr std::int64_t kWidth = 2048, kBytes = 2 * kWidth * kWidth * 4;
   {
     ls::manual_seed(0);
     const nn::Sequential net(nn::Linear(kWidth, kWidth), nn::Linear(kWidth, kWidth));
