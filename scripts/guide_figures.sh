@@ -3,28 +3,82 @@
 #   scripts/guide_figures.sh [BUILD [FOLDER]]     (build/release, docs/internals/figures)
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
-tools=$(cd "${1:-$root/build/release}" && pwd)/tools
+build=$(cd "${1:-$root/build/release}" && pwd)
 folder=${2:-$root/docs/internals/figures}
 mkdir -p "$folder"
 folder=$(cd "$folder" && pwd)
-page=$(mktemp)
-trap 'rm -f "$page"' EXIT
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+explain() { "$build/tools/lockstep-explain" "$@"; }
 
-# Writes the n-th drawing of a page to a file of its own, on white, in the page's style.
-drawing() {  # n, name
-  awk -v n="$1" '
-    /<svg / && ++count == n { inside = 1; sub(/<svg /, "<svg xmlns=\"http://www.w3.org/2000/svg\" "); print; print style; next }
-    inside { sub(/<\/figure>/, ""); print }
-    /<\/svg>/ { if (inside) exit }' \
-    style="<style>svg{background:#fff}text{font:13px sans-serif;fill:#111}.c{text-anchor:middle}rect.cell,path.out{stroke:#999}path.out{fill:none}path.in{fill:#111;stroke:#111}path.adds,path.copies{fill:none;stroke:#d55e00;stroke-width:2}path.copies{stroke-dasharray:5 3}polyline{stroke-width:2}.dp{stroke:#d55e00;fill:#d55e00}.ddp{stroke:#0072b2;fill:#0072b2}polyline.dp,polyline.ddp{fill:none}polyline.dp{stroke-dasharray:6 3}text.dp,text.ddp{stroke:none}.ideal{stroke:#111;stroke-dasharray:2 4}.grid{stroke:#999;stroke-width:.5}</style>" \
-    "$page" >"$folder/$2.svg"
+# Writes a figure, drawn by scripts/figures/DRAWING.awk from the output of programs.
+draw() {  # drawing, name, files and -v VARIABLE=VALUE
+  LC_ALL=C awk -f "$root/scripts/figures/svg.awk" -f "$root/scripts/figures/$1.awk" "${@:3}" >"$folder/$2.svg"
 }
 
-"$tools/lockstep-explain" all_reduce --algorithm ring --ranks 4 --elements 12 --html "$page" >/dev/null
-drawing 3 ring_step_3
-drawing 4 ring_step_4
-"$tools/lockstep-explain" all_reduce --algorithm halving_doubling --ranks 4 --elements 12 --html "$page" >/dev/null
-drawing 2 halving_doubling_step_2
-"$tools/lockstep-explain" scaling --profile "$root/docs/internals/programs/profile.json" --link 10GbE --ranks 1..64 \
-  --html "$page" >/dev/null
-drawing 1 scaling
+# Prints the n-th drawing of page.html, and its caption before it.
+drawing() {  # n, caption
+  echo "drawing ${2:-}"
+  awk -v n="$1" "/<svg .*role='img'/"' && ++count == n { inside = 1 }
+    inside { print } /<\/svg>/ && inside { exit }' page.html
+}
+
+# Writes the drawings of pages, from standard input, below each other.
+stack() { draw stack "$1" -v title="$2" -v description="$3"; }  # name, title, description
+
+all_reduce() { explain all_reduce --ranks 4 --html page.html "$@" >log; }
+all_reduce --algorithm ring --elements 12
+drawing 3 | stack ring_step_3 "Ring, step 3" "Each rank sends one chunk to the next rank, which completes its sum."
+drawing 4 | stack ring_step_4 "Ring, step 4" "Each rank sends the chunk whose sum it has completed."
+all_reduce --algorithm halving_doubling --elements 12
+drawing 2 | stack halving_doubling_step_2 "Halving and doubling, step 2" "Partners two apart exchange a quarter."
+
+"$build/samples/logistic_regression" --strategy dp --micro-batches 4 --epochs 1 --resume no --explain >dp
+draw dp dp dp
+all_reduce --algorithm direct --elements 31  # the parameters of logistic regression
+{
+  drawing 1 "Reduce-scatter: rank r adds chunk r of all gradients"
+  drawing 2 "All-gather: every rank receives all sums"
+} | stack ddp "DDP: the all-reduce of gradients on four ranks" \
+  "Each rank adds one chunk of all ranks' gradients, and sends the sum to all others."
+
+scaling() { explain scaling --profile "$root/docs/internals/programs/profile.json" --link 10GbE "$@"; }
+scaling --ranks 1..64 --html page.html >log
+drawing 1 | stack scaling "Speed-up of DP and DDP" \
+  "DDP's speed-up grows with the number of devices, DP's stays below 1."
+scaling --ranks 4 --no-overlap >without
+scaling --ranks 4 >with
+draw buckets buckets "$root/docs/internals/programs/profile.json" without with
+
+explain memory --ranks 4 --parameters 1000000 >memory
+draw zero zero memory
+
+tile=$(sed -n 's/.* kAttentionTile = \([0-9]*\);.*/\1/p' "$root/tensor/ops/attention_internal.h")
+"$build/guide/attention_memory" 1024 >tiles
+draw tiles attention_tiles -v side="$tile" -v tokens=1024 tiles
+
+explain ring_attention --ranks 4 --zigzag --html page.html >log
+drawing 1 | stack ring_attention_blocks "Ring attention in a zigzag: the step of each pair of half blocks" \
+  "Rows are half blocks of queries, columns half blocks of keys; the number is the step."
+{
+  drawing 2 "zigzag"
+  drawing 3 "plain ring"
+} | stack ring_attention_steps "Ring attention: the time of each step" \
+  "In a zigzag all ranks compute all the time; in the plain ring they wait for the slowest one."
+
+explain tensor --slices 4 --ranks 2 >tensor
+draw tensor tensor_slices tensor
+
+schedule() {  # name, micro-batches, chunks, caption
+  explain schedule "$1" --pp 4 --micro-batches "$2" --chunks "$3" --html page.html >log
+  drawing 1 "$1: $4" |
+    stack "schedule_$1" "Pipeline schedule $1" "What each of four ranks computes over time, with $2 micro-batches."
+}
+schedule gpipe 8 1 "forward (blue), backward (orange)"
+schedule 1f1b 8 1 "forward (blue), backward (orange)"
+schedule interleaved 4 2 "two chunks, the second in stronger colours"
+schedule zb1p 8 1 "forward (blue), I (orange), W (grey)"
+
+explain mesh pp=2,dp=2,tp=2 >mesh
+draw mesh mesh mesh

@@ -57,6 +57,9 @@ std::string steps_formula(lockstep::parallel::Algorithm algorithm, int ranks,
 std::string ranks_text(std::uint64_t set);                        // "{0,2}"
 std::string plural(std::int64_t count, const std::string& noun);  // "1 rank", "2 ranks", "3 meshes"
 std::string escape_html(const std::string& text);
+// A light colour for item `index` of `count`, under black text. The first eight are those of Okabe and Ito, which people
+// with colour blindness can tell apart; with more items, hues at equal distances.
+std::string colour_of(std::size_t index, std::size_t count);
 // A self-contained HTML page; its content security policy forbids external content.
 std::string html_page(const std::string& title, const std::string& body, const std::string& script = "");
 void write_file(const std::string& path, const std::string& text);

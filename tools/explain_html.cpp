@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstdlib>
 #include <fstream>
+#include <iterator>
 
 #include "lockstep/base/error.h"
 #include "tools/explain.h"
@@ -14,7 +15,7 @@ namespace par = lockstep::parallel;
 
 namespace {
 
-constexpr double kCell = 64, kGap = 36, kRow = 50, kHigh = 34, kLeft = 66, kTop = 34, kTotal = 110;
+constexpr double kCell = 60, kGap = 30, kRow = 50, kHigh = 34, kLeft = 54, kTop = 34, kTotal = 76;
 
 // Without scripts the page shows all steps; with scripts one at a time.
 constexpr const char* kSteps = R"(
@@ -196,6 +197,12 @@ std::string escape_html(const std::string& text) {
   for (const char c : text)
     escaped += c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '&' ? "&amp;" : c == '\'' ? "&#39;" : std::string(1, c);
   return escaped;
+}
+
+std::string colour_of(std::size_t index, std::size_t count) {
+  constexpr const char* kColours[] = {"#8ccbf0", "#f2b950", "#7accac", "#f5ee8a",
+                                      "#dda6c6", "#f3956a", "#84a9d8", "#c8c8c8"};
+  return count <= std::size(kColours) ? kColours[index] : fmt::format("hsl({} 60% 75%)", 360 * index / count);
 }
 
 std::string html_page(const std::string& title, const std::string& body, const std::string& script) {

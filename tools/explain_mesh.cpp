@@ -43,13 +43,12 @@ std::string axis_figure(const MeshAxes& mesh, std::size_t a) {
       fmt::format("<svg viewBox='0 0 {} {}' style='max-width:{}px' role='img' aria-label='groups of {}'>\n",
                   columns * kCell, rows * kCell, columns * kCell, mesh[a].name);
   for (std::size_t g = 0; g < groups.size(); ++g) {
-    const int hue = static_cast<int>(360 * g / groups.size());
     for (const int rank : groups[g])
       svg += fmt::format(
-          "<rect x='{0}' y='{1}' width='{2}' height='{2}' rx='5' fill='hsl({3} 60% 82%)' stroke='hsl({3} 40% 45%)'/>"
+          "<rect x='{0}' y='{1}' width='{2}' height='{2}' rx='5' fill='{3}' stroke='var(--line)'/>"
           "<text x='{4}' y='{5}' text-anchor='middle' style='fill:#111'>{6}</text>\n",
-          rank % kColumns * kCell + 2, rank / kColumns * kCell + 2, kCell - 4, hue, rank % kColumns * kCell + kCell / 2,
-          rank / kColumns * kCell + kCell / 2 + 5, rank);
+          rank % kColumns * kCell + 2, rank / kColumns * kCell + 2, kCell - 4, colour_of(g, groups.size()),
+          rank % kColumns * kCell + kCell / 2, rank / kColumns * kCell + kCell / 2 + 5, rank);
   }
   return svg + "</svg>\n";
 }

@@ -9,7 +9,7 @@
 
 namespace {
 
-constexpr double kWidth = 760, kHeight = 440, kLeft = 70, kTop = 20, kBottom = 60, kRight = 20;
+constexpr double kWidth = 480, kHeight = 400, kLeft = 70, kTop = 20, kBottom = 60, kRight = 20;
 constexpr double kBelow = 4;  // the axis starts at 1/16
 
 // The axes: both are logarithmic, to the base 2.
@@ -37,7 +37,7 @@ std::string grid_svg(const Scaling& scaling, const Axes& axes) {
                    "<text class='c' x='{}' y='{}'>number of devices</text>\n"
                    "<text class='c' transform='translate(14 {}) rotate(-90)'>speed-up over one device</text>\n"
                    "<text x='{}' y='{:.1f}' text-anchor='end'>below 1x: slower than one device</text>\n",
-                   (kLeft + kWidth) / 2, kHeight - 14, middle, kWidth - kRight, axes.y(1) + 18);
+                   (kLeft + kWidth) / 2, kHeight - 14, middle, kWidth - kRight, axes.y(1) + 15);
 }
 
 template <class Seconds>
@@ -87,7 +87,7 @@ std::string as_html(const Scaling& scaling) {
   svg += curve_svg(scaling, axes, "DDP", "ddp", [](const auto& step) { return step.ddp; });
   svg +=
       "<text x='90' y='36' class='ddp'>DDP, solid</text><text x='180' y='36' class='dp'>DP, dashed</text><text "
-      "x='270' y='36'>ideal: n times, dotted</text></svg>\n";
+      "x='270' y='36'>ideal, dotted</text></svg>\n";
   const std::string title = fmt::format("DP and DDP over {}", escape_html(scaling.question.link));
   return html_page(
       title, fmt::format("<h1>{}</h1>\n<p>Both axes double. {}</p>\n<figure>\n{}</figure>\n{}<pre>{}</pre>\n", title,

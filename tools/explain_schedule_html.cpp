@@ -10,7 +10,7 @@ namespace par = lockstep::parallel;
 
 namespace {
 
-constexpr double kLabels = 64, kMostWidth = 1000, kLane = 30, kAxis = 26;
+constexpr double kLabels = 54, kLane = 30, kAxis = 26;
 
 struct ActionStyle {
   const char *name, *fill;
@@ -31,22 +31,35 @@ ActionStyle kind_of(par::ActionKind kind) {
   }
 }
 
-double x_of(const SeenSchedule& seen, double seconds) { return kLabels + kMostWidth * seconds / seen.timeline.seconds; }
+double label_width(int micro_batch) { return 4 + 8 * static_cast<double>(fmt::formatted_size("{}", micro_batch)); }
+
+// A time line with room for the label of each action, within limits.
+struct Axis {
+  explicit Axis(const SeenSchedule& seen) : seconds(seen.timeline.seconds) {
+    double shortest = seconds;
+    for (const par::Timeline::Rank& rank : seen.timeline.ranks)
+      for (const auto& [begin, end, action] : rank.actions) shortest = std::min(shortest, end - begin);
+    width = std::clamp(label_width(seen.table.micro_batches() - 1) * seconds / shortest, 400.0, 1000.0);
+  }
+  double x(double at) const { return kLabels + width * at / seconds; }
+
+  double seconds, width;
+};
 
 // The start and the end of a figure with a row for each rank and an axis of time.
-std::string figure(const SeenSchedule& seen, const std::string& label, const std::string& content) {
+std::string figure(const SeenSchedule& seen, const Axis& axis, const std::string& label, const std::string& content) {
   const int ranks = seen.table.ranks();
-  const double width = kLabels + kMostWidth + 20, height = ranks * kLane + kAxis;
+  const double width = kLabels + axis.width + 20, height = ranks * kLane + kAxis;
   std::string svg = fmt::format(
       "<figure style='overflow-x:auto'>\n<svg viewBox='0 0 {0:.0f} {1:.0f}' "
-      "style='min-width:720px;max-width:{0:.0f}px;max-height:none' role='img' "
+      "style='min-width:{3:.0f}px;max-width:{0:.0f}px;max-height:none' role='img' "
       "aria-label='{2}'>\n",
-      width, height, label);
+      width, height, label, std::min(width, 720.0));
   for (int rank = 0; rank < ranks; ++rank)
     svg += fmt::format("<text x='4' y='{:.0f}'>rank {}</text>\n", rank * kLane + 20, rank);
   constexpr int kMarks = 6;
   for (int i = 0; i < kMarks; ++i) {
-    const double seconds = seen.timeline.seconds * i / (kMarks - 1), x = x_of(seen, seconds);
+    const double seconds = seen.timeline.seconds * i / (kMarks - 1), x = axis.x(seconds);
     svg += fmt::format(
         "<line class='grid' x1='{0:.1f}' y1='0' x2='{0:.1f}' y2='{1:.1f}'/><text class='c' x='{0:.1f}' "
         "y='{2:.1f}'>{3}</text>\n",
@@ -56,12 +69,12 @@ std::string figure(const SeenSchedule& seen, const std::string& label, const std
 }
 
 // The label is the micro-batch, where there is room.
-std::string lanes_figure(const SeenSchedule& seen) {
+std::string lanes_figure(const SeenSchedule& seen, const Axis& axis) {
   std::string boxes;
   const int ranks = seen.table.ranks(), chunks = seen.table.chunks();
   for (int rank = 0; rank < ranks; ++rank) {
     for (const auto& [begin, end, action] : seen.timeline.ranks[static_cast<std::size_t>(rank)].actions) {
-      const double x = x_of(seen, begin), width = x_of(seen, end) - x, y = rank * kLane + 2;
+      const double x = axis.x(begin), width = axis.x(end) - x, y = rank * kLane + 2;
       const ActionStyle kind = kind_of(action.kind);
       const int chunk = action.stage / ranks;
       boxes += fmt::format(
@@ -70,15 +83,15 @@ std::string lanes_figure(const SeenSchedule& seen) {
           x, y, width, kLane - 4, kind.fill, kind.opacity + .4 * chunk / chunks, action.to_string(), kind.name,
           action.stage, action.micro_batch, rank, seen.time(begin), seen.time(end));
       const std::string label = fmt::format("{}", action.micro_batch);
-      if (width >= 4 + 8 * static_cast<double>(label.size()))
+      if (width >= label_width(action.micro_batch))
         boxes += fmt::format("<text class='c' x='{:.1f}' y='{:.0f}'>{}</text>\n", x + width / 2, y + 18, label);
     }
   }
-  return figure(seen, "what each rank computes over time", boxes);
+  return figure(seen, axis, "what each rank computes over time", boxes);
 }
 
 // A step curve for each rank, all with one scale.
-std::string held_figure(const SeenSchedule& seen) {
+std::string held_figure(const SeenSchedule& seen, const Axis& axis) {
   int most = 1;
   for (const par::Timeline::Rank& rank : seen.timeline.ranks) most = std::max(most, rank.in_flight);
   std::string curves;
@@ -90,14 +103,14 @@ std::string held_figure(const SeenSchedule& seen) {
       const auto& [seconds, activations] = own.held[i];
       const bool changes_at_once = i + 1 < own.held.size() && own.held[i + 1].seconds == seconds;
       if (!changes_at_once)
-        path += fmt::format("H{:.1f}V{:.1f}", x_of(seen, seconds), bottom - (kLane - 6) * activations / most);
+        path += fmt::format("H{:.1f}V{:.1f}", axis.x(seconds), bottom - (kLane - 6) * activations / most);
     }
     curves += fmt::format(
         "<path class='ddp' fill-opacity='.35' d='{}z'><title>rank {} holds at most {}</title></path><text "
         "x='{:.0f}' y='{:.1f}'>{}</text>\n",
-        path, rank, own.in_flight, kLabels + kMostWidth + 4, bottom - 6, own.in_flight);
+        path, rank, own.in_flight, kLabels + axis.width + 4, bottom - 6, own.in_flight);
   }
-  return figure(seen, "activations that each rank holds over time", curves);
+  return figure(seen, axis, "activations that each rank holds over time", curves);
 }
 
 // A box for each kind of action that the table has.
@@ -121,6 +134,7 @@ std::string legend(const SeenSchedule& seen) {
 }  // namespace
 
 std::string schedule_html(const SeenSchedule& seen) {
+  const Axis axis(seen);
   const std::string title = "Pipeline " + escape_html(schedule_title(seen));
   const char* const chunks = seen.table.chunks() > 1 ? " Later chunks of a rank have stronger colours." : "";
   return html_page(
@@ -131,6 +145,6 @@ std::string schedule_html(const SeenSchedule& seen) {
                          "numbers</h2>\n<pre>{}</pre>\n",
                          title, seen.time(seen.timeline.seconds), seen.time(seen.work()),
                          seen.profile ? " on average" : "", 100 * seen.timeline.idle, legend(seen), chunks,
-                         lanes_figure(seen), seen.table.chunks() > 1 ? "; each is of one chunk" : "", held_figure(seen),
-                         escape_html(schedule_text(seen))));
+                         lanes_figure(seen, axis), seen.table.chunks() > 1 ? "; each is of one chunk" : "",
+                         held_figure(seen, axis), escape_html(schedule_text(seen))));
 }

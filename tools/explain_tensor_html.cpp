@@ -11,7 +11,7 @@
 namespace {
 
 std::string rank_colour(const SeenTensor& seen, int rank) {
-  return fmt::format("hsl({} 60% 75%)", 360 * rank / seen.question.ranks);
+  return colour_of(static_cast<std::size_t>(rank), static_cast<std::size_t>(seen.question.ranks));
 }
 
 // A matrix with a row for each input and a column for each output. Slices have the colour of their rank.

@@ -75,7 +75,9 @@ class ShardedNorm {
     own.resize(most);
     const auto count = static_cast<std::int64_t>(most);
     const Tensor all = raw::empty({ranks(), count}, {.dtype = kFloat64});
-    group_.all_gather(all, raw::from_bytes(own.data(), {count}, kFloat64), {.phase = Phase::kGradients})->wait();
+    group_
+        .all_gather(all, raw::from_bytes(own.data(), {count}, kFloat64), {.phase = Phase::kGradients, .name = "norm"})
+        ->wait();
     const std::span<const double> sums = all.span<double>();
     return {sums.begin(), sums.end()};
   }

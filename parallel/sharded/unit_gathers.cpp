@@ -62,7 +62,7 @@ void UnitGathers::begin_step() {
   std::ranges::fill(states_, State());
   passes_.clear();
   for (Buffer& buffer : buffers_) buffer.holder = -1;
-  if (direct_) group_->barrier({.name = "all_gather"});  // in traces: the wait before ranks read the shards
+  if (direct_) group_->barrier({.name = "before all_gather"});  // in traces: the wait before ranks read the shards
 }
 
 void UnitGathers::begin_forward(const MicroBatchPass& pass) {
@@ -123,7 +123,7 @@ void UnitGathers::end_step() {
 }
 
 void UnitGathers::gather_all() {
-  if (direct_) group_->barrier({.name = "all_gather"});  // all ranks' optimizers have finished their steps
+  if (direct_) group_->barrier({.name = "before all_gather"});  // all ranks' optimizers have finished their steps
   for (UnitParameters& unit : units_) {
     unit.mark_changed();
     unit.gather_apart(*group_);

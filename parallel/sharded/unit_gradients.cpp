@@ -228,7 +228,7 @@ StepSummary UnitGradients::wait() {
   for (std::size_t p = 0; p < size(); ++p)
     set_element(summary_, StepSummary::kElements + static_cast<std::int64_t>(p), slots_[p].used ? 1 : 0);
   try {
-    group_->all_reduce_scaled(summary_, scale_, {.phase = Phase::kGradients})->wait();
+    group_->all_reduce_scaled(summary_, scale_, {.phase = Phase::kGradients, .name = "losses"})->wait();
     wait_for_units();
   } catch (Error& error) {
     error.add_context(fmt::format("ShardedDataParallel: gradients of step {}", steps_ + 1));

@@ -167,9 +167,11 @@ void check_same_whole_gradients(const char* mode, nn::Module& module, const std:
 
 namespace {
 
+constexpr const char* kBatchHashes = "batch hashes";  // the name of the collective in traces
+
 // Ranks exchange one number: the hash of the batch, but for its two lowest bits. Returns whether any rank has the flag.
-bool check_batch_and_any(const char* op, const std::vector<Tensor>& batch, ProcessGroup& group, const char* rule,
-                         const StepFlags& flags) {
+bool check_batch_and_any(const char* op, const char* name, const std::vector<Tensor>& batch, ProcessGroup& group,
+                         const char* rule, const StepFlags& flags) {
   nn::Hash hash;
   for (const Tensor& each : batch) {
     if (!each.defined()) continue;
@@ -181,7 +183,7 @@ bool check_batch_and_any(const char* op, const std::vector<Tensor>& batch, Proce
   constexpr std::int64_t kFlag = 1, kEvaluates = 2, kFlags = kFlag | kEvaluates;
   const std::int64_t own = (static_cast<std::int64_t>(hash.digest()) & ~kFlags) | (flags.evaluates ? kEvaluates : 0) |
                            (flags.wants_stop ? kFlag : 0);
-  group.all_gather(all, raw::from_bytes(&own, {1}, kInt64), {.phase = Phase::kInputs, .name = op})->wait();
+  group.all_gather(all, raw::from_bytes(&own, {1}, kInt64), {.phase = Phase::kInputs, .name = name})->wait();
   const std::span<const std::int64_t> numbers = all.span<std::int64_t>();
   for (int r = 1; r < group.size(); ++r) {
     const std::int64_t difference = numbers[static_cast<std::size_t>(r)] ^ numbers[0];
@@ -198,7 +200,7 @@ bool check_batch_and_any(const char* op, const std::vector<Tensor>& batch, Proce
 }  // namespace
 
 void check_same_batch(const char* op, const std::vector<Tensor>& batch, ProcessGroup& group, const char* rule) {
-  check_batch_and_any(op, batch, group, rule, {});
+  check_batch_and_any(op, op, batch, group, rule, {});
 }
 
 // The flag passes along the slices first, then along the stages: so it reaches all ranks of both.
@@ -206,13 +208,13 @@ bool check_same_step_of_parts(const char* mode, nn::Module& module, const std::v
   if (!nn::ModuleRunner::exists()) return flags.wants_stop;
   for (ProcessGroup* const slices : runner_groups(module, SharedRunner::Part::kModel))
     flags.wants_stop = check_batch_and_any(
-        mode, batch, *slices,
+        mode, kBatchHashes, batch, *slices,
         "have slices of one model and must get the same batch; give a sampler the rank and size of the axis "
         "dp, and not of tp",
         flags);
   for (ProcessGroup* const stages : runner_groups(module, SharedRunner::Part::kStages))
     flags.wants_stop = check_batch_and_any(
-        mode, batch, *stages,
+        mode, kBatchHashes, batch, *stages,
         "have stages of one model and must get the same batch; give a sampler the rank and size of the axis "
         "dp, and not of pp",
         flags);

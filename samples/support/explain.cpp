@@ -1,16 +1,17 @@
 #include "support/explain.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <iterator>
 #include <map>
 #include <string>
-#include <string_view>
+#include <vector>
 
-#include "support/explain_pipeline.h"
 #include "support/strategy.h"
 #include "tools/report/causes.h"
+#include "tools/report/messages.h"
 
 namespace samples {
 namespace {
@@ -45,20 +46,71 @@ const char* reason(int phase) {
       return "the gradient of the loss for its samples";
     case ls::parallel::Phase::kGradients:
       return "its gradients, to be summed";
-    case ls::parallel::Phase::kActivations:
-      return "outputs of its stage";
-    case ls::parallel::Phase::kActivationGradients:
-      return "gradients of the outputs of the stage before";
     default:
       return "data";
   }
 }
 
-// "of micro-batch 3", for the message 0SEND_F3.
-std::string micro_batch(std::string_view name) {
-  const std::size_t digits = name.find_last_not_of("0123456789") + 1;
-  return fmt::format("of micro-batch {}", name.substr(digits));
+// The contents of a message between stages.
+std::string contents(const ls::parallel::ScheduleAction& message) {
+  using ls::parallel::ActionKind;
+  const bool is_gradient = message.kind == ActionKind::kSendBackward || message.kind == ActionKind::kReceiveBackward;
+  // Gradients go to the stage before that of their sender, outputs to the one after it.
+  const int stage = message.kind == ActionKind::kSendBackward     ? message.stage - 1
+                    : message.kind == ActionKind::kReceiveForward ? message.stage - 1
+                                                                  : message.stage;
+  return fmt::format("the {}outputs of stage {} for micro-batch {}", is_gradient ? "gradients of the " : "", stage,
+                     message.micro_batch);
 }
+
+// Waits for messages of one phase, one directly after the other, as one sentence. A name that comes again begins the next
+// one.
+class MessageWaits {
+ public:
+  bool takes(const TraceEvent& wait) const {
+    return names_.empty() || wait.name == names_.back() ||
+           (wait.labels.phase == phase_ && std::ranges::find(names_, wait.name) == names_.end());
+  }
+  void add(const TraceEvent& wait) {
+    if (names_.empty()) begin_ = wait.begin;
+    ns_ += wait.end - wait.begin;
+    phase_ = wait.labels.phase;
+    if (!names_.empty() && names_.back() == wait.name) return;
+    names_.push_back(wait.name);
+    const auto message = report::stage_message(wait.name);
+    const bool is_receive = message ? report::is_receive(*message) : wait.name.starts_with("recv");
+    const std::size_t space = wait.name.find(' ');
+    Side& side = is_receive ? from_ : to_;
+    side.rank = wait.labels.to;
+    side.what.push_back(message                      ? contents(*message)
+                        : space == std::string::npos ? "a message"
+                                                     : wait.name.substr(space + 1));
+  }
+  bool is_empty() const { return names_.empty(); }
+  std::int64_t begin() const { return begin_; }
+  std::string text() const {
+    const std::string from = fmt::format("{} from rank {}", fmt::join(from_.what, ", "), from_.rank),
+                      to = fmt::format("{} to reach rank {}", fmt::join(to_.what, ", "), to_.rank),
+                      waits = fmt::format("waits {} ", time_text(ns_));
+    if (from_.what == to_.what)
+      return waits + fmt::format("to exchange {} {}", fmt::join(from_.what, ", "),
+                                 from_.rank == to_.rank
+                                     ? fmt::format("with rank {}", to_.rank)
+                                     : fmt::format("(from rank {}, to rank {})", from_.rank, to_.rank));
+    return waits + "for " + (to_.what.empty() ? from : from_.what.empty() ? to : from + ", and " + to);
+  }
+
+ private:
+  struct Side {
+    int rank = 0;
+    std::vector<std::string> what;
+  };
+
+  std::vector<std::string> names_;
+  Side from_, to_;
+  std::int64_t begin_ = 0, ns_ = 0;
+  int phase_ = 0;
+};
 
 // The explanation of one lane, with the state that later sentences refer to.
 class Story {
@@ -70,24 +122,47 @@ class Story {
       if (each.event.kind == TraceKind::kBucketReady) last_gradient_ = std::max(last_gradient_, each.event.begin);
     }
     for (const LaneEvent& each : lane_.events) {
+      if (each.event.kind == TraceKind::kWait && report::is_message(each.event)) {
+        if (!messages_.takes(each.event)) end_messages();
+        messages_.add(each.event);
+        continue;
+      }
       const std::string text = sentence(each.event, each.depth);
-      if (!text.empty())
-        fmt::format_to(std::back_inserter(out_), "  {:>9}  {}\n", time_text(each.event.begin - step_.begin), text);
+      if (text.empty()) continue;
+      end_messages();
+      add(each.event.begin, text);
     }
+    end_messages();
     return out_;
   }
 
  private:
+  void add(std::int64_t begin, const std::string& text) {
+    fmt::format_to(std::back_inserter(out_), "  {:>9}  {}\n", time_text(begin - step_.begin), text);
+  }
+
+  void end_messages() {
+    if (!messages_.is_empty()) add(messages_.begin(), messages_.text());
+    messages_ = {};
+  }
+
+  // "0F3: " during this action of a pipeline's schedule.
+  std::string action(const TraceEvent& event) const {
+    for (const TraceEvent& each : lane_.actions)
+      if (each.begin <= event.begin && event.end <= each.end) return each.name + ": ";
+    return "";
+  }
+
   std::string sentence(const TraceEvent& event, int depth) {
     const std::string lasts = time_text(event.end - event.begin);
     switch (event.kind) {
       case TraceKind::kForward:
         if (depth > 0 && event.name != "model") return "";
-        return (event.name == "loss" ? "computes the loss, " : "forward, ") + lasts;
+        return action(event) + (event.name == "loss" ? "computes the loss, " : "forward, ") + lasts;
       case TraceKind::kBackward:
         if (event.name != "backward") return "";
         backward_ = event.begin;
-        return "backward, " + lasts;
+        return action(event) + "backward, " + lasts;
       case TraceKind::kOptimizer:
         return fmt::format("updates the parameters ({}), {}", event.name, lasts);
       case TraceKind::kUser:
@@ -97,9 +172,9 @@ class Story {
         if (event.labels.to < 0)
           return fmt::format("gathers {} from the other ranks' memory: {} counted as sent, {}", event.name,
                              size(event.labels.bytes), lasts);
-        if (is_between_stages(event))
-          return fmt::format("sends rank {} {} {}: {}, {}", event.labels.to, reason(event.labels.phase),
-                             micro_batch(event.name), size(event.labels.bytes), lasts);
+        if (const auto message = report::stage_message(event.name))
+          return fmt::format("sends rank {} {}: {}, {}", event.labels.to, contents(*message), size(event.labels.bytes),
+                             lasts);
         return fmt::format("cpu:{} sends cpu:{} {}: {}, {}", event.labels.from, event.labels.to,
                            reason(event.labels.phase), size(event.labels.bytes), lasts);
       case TraceKind::kWait:
@@ -130,7 +205,6 @@ class Story {
   std::string wait_for_ranks(const TraceEvent& event) {
     const std::string what =
         fmt::format("waits {} for {} #{}", time_text(event.end - event.begin), event.name, event.labels.id);
-    if (event.labels.to >= 0) return fmt::format("{} with rank {}", what, event.labels.to);  // a message
     for (const Arrival& arrival : step_.arrivals) {
       if (arrival.id != event.labels.id || arrival.group != event.labels.group) continue;
       return arrival.is_certain ? fmt::format("{}: rank {} launched it last, {} after the first rank", what,
@@ -145,6 +219,7 @@ class Story {
   bool has_ranks_;
   std::int64_t backward_ = 0, last_gradient_ = 0;  // when backward began, and when the last gradient was ready
   std::map<std::int64_t, std::int64_t> launched_;  // by bucket
+  MessageWaits messages_;                          // since the last sentence
   std::string out_;
 };
 

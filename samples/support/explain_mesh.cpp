@@ -83,6 +83,16 @@ std::int64_t micro_batches_of_rank(const Options& options, int ranks) {
   return options.micro_batches / data_ranks(options, ranks);
 }
 
+// "2 layers and 4 micro-batches on each of 4 ranks"
+std::string step_sizes(const Options& options, int ranks) {
+  const std::string layers = counted(options.gpt->layers, "layer"),
+                    micro_batches = counted(micro_batches_of_rank(options, ranks), "micro-batch");
+  const std::int64_t of_stage = ranks_of_stage(options, ranks);
+  if (of_stage == ranks) return fmt::format("{} and {} on each of {} ranks", layers, micro_batches, ranks);
+  return fmt::format("{} in {} groups of {}, and {} on each rank", layers, ranks / of_stage, counted(of_stage, "rank"),
+                     micro_batches);
+}
+
 // The positions that the rank with coordinate `i` of `c` along cp has.
 std::string positions(const Options& options, std::int64_t i, std::int64_t c) {
   if (c == 1) return "whole texts";
@@ -155,6 +165,18 @@ std::int64_t sent(const report::Lane& lane, Phase phase, bool over_slices = fals
   return bytes;
 }
 
+// The bytes that a lane's rank sent to sum gradients of parameters.
+std::int64_t sent_for_gradients(const report::Lane& lane) {
+  std::int64_t bytes = 0;
+  for (const report::LaneEvent& each : lane.events) {
+    const ls::TraceEvent& event = each.event;
+    const bool is_sum = event.name == "all_reduce" || event.name.starts_with("reduce_scatter");
+    if (event.kind == ls::TraceKind::kCollective && event.labels.phase == static_cast<int>(Phase::kGradients) && is_sum)
+      bytes += event.labels.bytes;
+  }
+  return bytes;
+}
+
 std::int64_t sent(const report::StepView& step, Phase phase, bool over_slices = false) {
   std::int64_t bytes = 0;
   for (const report::Lane& lane : step.lanes) bytes += sent(lane, phase, over_slices);
@@ -177,12 +199,11 @@ std::string attention_text(const Options& options, int ranks, std::int64_t texts
              counted(texts, "text"), s.c, numbers) +
          (is_ulysses ? ulysses_text(s) : ring_text(s)) +
          fmt::format(
-             "In this step, with {} and {} on each of {} ranks, all ranks sent\n"
+             "In this step, with {}, all ranks sent\n"
              "  {}: {} bytes, by the formulas {}\n"
              "  their gradients: {} bytes, by the formulas {}\n",
-             counted(s.layers, "layer"), counted(micro_batches_of_rank(options, ranks), "micro-batch"), ranks, what,
-             sent(step, is_ulysses ? Phase::kActivations : Phase::kKeysValues), all.forward,
-             sent(step, Phase::kActivationGradients), all.gradients);
+             step_sizes(options, ranks), what, sent(step, is_ulysses ? Phase::kActivations : Phase::kKeysValues),
+             all.forward, sent(step, Phase::kActivationGradients), all.gradients);
 }
 
 std::string slices_text(const Options& options, int ranks, std::int64_t texts, const report::StepView& step) {
@@ -203,13 +224,12 @@ std::string slices_text(const Options& options, int ranks, std::int64_t texts, c
       "  backward  the gradients of the inputs of head, and in each layer of attention.qkv and fc:\n"
       "            (1 + 2 layers) A = {} bytes\n"
       "Of each sum over t = {} ranks, a rank sends 2 (t - 1)/t of the bytes.\n"
-      "In this step, with {} and {} on each of {} ranks, all ranks sent\n"
+      "In this step, with {}, all ranks sent\n"
       "  sums in forward: {} bytes, by the formulas {}\n"
       "  sums of gradients: {} bytes, by the formulas {}\n",
       counted(texts, "text"), s.activation, options.gpt->width, (1 + 2 * s.layers) * s.activation, s.loss, again,
-      s.gradients(), s.t, counted(s.layers, "layer"), counted(micro_batches_of_rank(options, ranks), "micro-batch"),
-      ranks, sent(step, Phase::kActivations, true), all.forward, sent(step, Phase::kActivationGradients, true),
-      all.gradients);
+      s.gradients(), s.t, step_sizes(options, ranks), sent(step, Phase::kActivations, true), all.forward,
+      sent(step, Phase::kActivationGradients, true), all.gradients);
 }
 
 // How the ranks sum the gradients of the parameters. Ranks along tp are not among them.
@@ -223,7 +243,7 @@ std::string gradients_text(int ranks, bool has_others, bool is_sharded, const st
              "n = {} ranks, {}. Each rank sends {} of the bytes; in this step rank 0 sent {} bytes.\n",
              is_sharded ? "a reduce-scatter for each unit" : "an all-reduce for each bucket",
              has_others ? "groups of" : "all", ranks, axes, is_sharded ? "(n - 1)/n" : "2 (n - 1)/n",
-             step.lanes.empty() ? 0 : sent(step.lanes[0], Phase::kGradients)) +
+             step.lanes.empty() ? 0 : sent_for_gradients(step.lanes[0])) +
          gathers;
 }
 

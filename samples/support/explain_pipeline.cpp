@@ -4,11 +4,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <string_view>
 #include <vector>
 
 #include "support/mesh.h"
 #include "support/pipeline.h"
+#include "tools/report/messages.h"
 
 namespace samples {
 namespace {
@@ -61,7 +61,8 @@ std::string stages_of_rank(const Options& options, int ranks, int coordinate) {
 }
 
 bool is_between_stages(const ls::TraceEvent& event) {
-  return std::string_view(event.name).find("SEND_") != std::string_view::npos;
+  const auto message = report::stage_message(event.name);
+  return message && !report::is_receive(*message);
 }
 
 std::string stages_text(const Options& options, int ranks, std::int64_t texts, const report::StepView& step) {
@@ -74,20 +75,25 @@ std::string stages_text(const Options& options, int ranks, std::int64_t texts, c
                      all = boundary * (table.stages() - 1) * table.micro_batches() * pipelines;
   std::vector<int> held;
   for (const par::Timeline::Rank& rank : timeline.ranks) held.push_back(rank.in_flight);
-  std::string text =
-      "Micro-batches pass the stages one after another. A rank runs (stage, F: forward or B: backward, micro-batch; I\n"
-      "and W are the halves of B: gradients of inputs and of weights):\n";
+  const bool is_split = std::ranges::any_of(
+      table.actions(0), [](const par::ScheduleAction& each) { return each.kind == par::ActionKind::kBackwardInput; });
+  std::string text = fmt::format(
+      "Micro-batches pass the stages one after another. Each rank runs these actions, as 0F3: stage 0, forward,\n"
+      "micro-batch 3. {}:\n",
+      is_split ? "I and W are the two parts of a backward: the gradients of inputs, and those of parameters"
+               : "B is backward");
   for (int r = 0; r < table.ranks(); ++r) text += fmt::format("  {} along pp: {}\n", r, actions_of(table, r));
   text += fmt::format(
-      "If all stages take equally long, a rank waits for {:.1f} % of the step. By rank along pp, at most {} "
-      "activations are held.\n"
+      "If {} in all stages, a rank waits for {:.1f} % of the step.\n"
+      "The ranks along pp hold at most {} activations, each of one stage and one micro-batch.\n"
       "A boundary of stages carries A = {} bytes for each micro-batch of {} text{}: a vector of {} numbers for each\n"
       "character, in f32; and as many of gradients, back. In this step, with {} boundar{} and {} micro-batch{} on each "
       "of\n"
       "{} pipeline{}, all ranks sent\n"
       "  outputs of stages: {} bytes, by the formula {}\n"
       "  their gradients: {} bytes, by the formula {}\n",
-      100 * timeline.idle, fmt::join(held, ", "), boundary, texts, texts == 1 ? "" : "s", gpt.width, table.stages() - 1,
+      is_split ? "F, I and W take equally long" : "a backward takes twice as long as a forward", 100 * timeline.idle,
+      fmt::join(held, ", "), boundary, texts, texts == 1 ? "" : "s", gpt.width, table.stages() - 1,
       table.stages() == 2 ? "y" : "ies", table.micro_batches(), table.micro_batches() == 1 ? "" : "es", pipelines,
       pipelines == 1 ? "" : "s", sent_between_stages(step, par::Phase::kActivations), all,
       sent_between_stages(step, par::Phase::kActivationGradients), all);

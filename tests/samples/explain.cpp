@@ -52,12 +52,14 @@ StepView step_with_messages() {
   StepView step;
   for (int rank = 0; rank < 2; ++rank) {
     report::Lane& lane = step.lanes.emplace_back();
-    const auto add = [&](TraceKind kind, std::int64_t bytes, Phase phase) {
-      lane.events.push_back({.event = {.kind = kind, .labels = {.bytes = bytes, .phase = static_cast<int>(phase)}}});
+    const auto add = [&](TraceKind kind, std::int64_t bytes, Phase phase, const char* name = "") {
+      lane.events.push_back(
+          {.event = {.kind = kind, .name = name, .labels = {.bytes = bytes, .phase = static_cast<int>(phase)}}});
     };
     add(TraceKind::kCollective, 10, Phase::kKeysValues);
     add(TraceKind::kCollective, 20, Phase::kActivationGradients);
-    add(TraceKind::kCollective, 30, Phase::kGradients);
+    add(TraceKind::kCollective, 30, Phase::kGradients, "all_reduce");
+    add(TraceKind::kCollective, 8, Phase::kGradients, "all_reduce norm");
     add(TraceKind::kWait, 0, Phase::kKeysValues);
   }
   return step;
@@ -79,7 +81,7 @@ TEST_CASE("a message between two ranks is not mistaken for the collective with t
   REQUIRE(steps[0].arrivals.size() == 1);
   CHECK(steps[0].arrivals[0].last == 1);
   CHECK(steps[0].arrivals[0].late == 2'000);
-  CHECK(samples::explain("ddp", steps[0]).find("for send #12 with rank 1\n") != std::string::npos);
+  CHECK(samples::explain("ddp", steps[0]).find("waits 500 ns for a message to reach rank 1\n") != std::string::npos);
 }
 
 TEST_CASE("a rank waits until the last one has launched, and communicates from then on") {

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/samples/support.h"
+#include "tests/support/explained.h"
 
 namespace {
 
@@ -18,6 +19,13 @@ std::vector<std::string> small(const std::string& out, const std::vector<std::st
       "--dropout", "0.1",      "--batch",  "16", "--micro-batches", "4", "--generate", "5",  "--out",     out};
   arguments.insert(arguments.end(), more.begin(), more.end());
   return arguments;
+}
+
+// Compares the part of --explain that describes the mesh, which has no times.
+void expect_mesh(const std::string& name, const std::string& output) {
+  const std::size_t begin = output.find("Mesh of "), end = output.find("\nStep ", begin);
+  REQUIRE_MESSAGE(end != std::string::npos, output);
+  explained::expect_golden("ranks_" + name, output.substr(begin, end + 1 - begin));
 }
 
 // Trains for one epoch.

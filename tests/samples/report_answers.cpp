@@ -207,6 +207,34 @@ TEST_CASE("a wait is charged to the collectives that must end before it: first f
   CHECK(causes[3].ns == 100'000);
 }
 
+TEST_CASE("a wait for a message is for the other stage or rank until that has sent it, then for the message") {
+  Run run{.name = "pipeline", .mode = "ranks"};
+  // Rank 0 waits for gradients that rank 1 sends after 700 us, and has no event for the message of its next wait.
+  run.traces = {
+      {.rank = 0,
+       .events = {event(TraceKind::kStep, "step", 0, 1'000, {.id = 1}),
+                  event(TraceKind::kWait, "recv 0RECV_B0", 100, 750, {.to = 1, .id = 4}),
+                  event(TraceKind::kWait, "recv keys", 800, 900, {.to = 1, .id = 5}),
+                  event(TraceKind::kWait, "send keys", 900, 990, {.to = 1, .id = 6})}},
+      {.rank = 1,
+       .events = {event(TraceKind::kStep, "step", 0, 1'000, {.id = 1}), event(TraceKind::kForward, "model", 0, 700),
+                  event(TraceKind::kCopy, "1SEND_B0", 700, 701, {.bytes = 8, .from = 1, .to = 0}),
+                  event(TraceKind::kCollective, "recv keys", 930, 990, {.from = 1, .to = 0, .id = 6})}}};
+  const auto steps = last_steps(run, 1);
+  CHECK(steps[0].lanes[0].shares.waiting == 600'000 + 100'000 + 30'000);
+  CHECK(steps[0].lanes[0].shares.communication == 50'000 + 60'000);
+  std::vector<std::string> causes;
+  for (const auto& cause : causes_of(run, steps)) causes.push_back(cause.text() + ", " + report::time_text(cause.ns));
+  CHECK(causes == std::vector<std::string>{"rank 0 waits for stage 1 on rank 1 to send gradients, 600.0 us",
+                                           "rank 0 waits for rank 1 to send keys, 100.0 us",
+                                           "rank 0 waits for keys on the way to rank 1, 60.0 us",
+                                           "rank 0 waits for gradients that stage 1 on rank 1 has sent, 50.0 us",
+                                           "rank 0 waits for rank 1 to receive keys, 30.0 us"});
+  CHECK(contains(verdict(run, steps),
+                 ": the step is limited by waiting: rank 0 waits for stage 1 on rank 1 to send "
+                 "gradients, 600.0 us a step on average"));
+}
+
 TEST_CASE("what memory a strategy saves, and what it needs") {
   Run zero1 = ranks("zero1", 0, 500), zero3 = ranks("zero3", 0, 500);
   zero1.memory = {kModel, kModel, kModel, 0};

@@ -14,7 +14,7 @@
   const has = (selector, ...parts) => parts.every((part) => textOf(selector).includes(part));
   check('the card of ddp', has('#card-ddp', '1.00 ms', '600 B', 'rank 0 (sent and received)400 B', '30 % of the seconds, 25 % of the bytes',
       '124 B in 150 B', '\u2713 00000000000000bb, the same as dp'));
-  check('the card of single', has('#card-single', '11.0 \u00b5s', '00000000000000aa: differs, because'));
+  check('the card of single', has('#card-single', '11.0 us', '00000000000000aa: differs, because'));
   check('who agrees', has('#agreement', '\u2713 dp and ddp end with the same parameters'));
   check('answers', [...document.querySelectorAll('#answers > *')].map((each) => each.textContent).join('|') ===
       'Why is ddp slower than dp?|Because it is <b>made up</b>.|How much memory?|3.50 MB');
@@ -26,14 +26,14 @@
   const stepOf = (mode) => textOf(`#figure-${mode} figcaption span`);
   const single = document.querySelector('#figure-single'), oneScale = document.querySelector('#one-scale');
   const widthOf = () => single.querySelector('.event.backward rect').getBBox().width;
-  check('median steps', stepOf('single') === ': step 9, 11.0 \u00b5s' && stepOf('ddp') === ': step 9, 1.00 ms' && textOf('#step-number') === 'the median step of each mode');
+  check('median steps', stepOf('single') === ': step 9, 11.0 us' && stepOf('ddp') === ': step 9, 1.00 ms' && textOf('#step-number') === 'the median step of each mode');
   check('own scales', !oneScale.checked && widthOf() > 80 && has('#scale-note', '91 times as long as one of single', 'a scale of its own'));
   oneScale.click();
   const tops = () => ['single', 'dp', 'ddp'].map((mode) => textOf(`#figure-${mode} .overview .tick`));
   check('one scale', widthOf() < 20 && tops().join() === '1.00 ms,1.00 ms,1.00 ms' && has('#scale-note', 'All timelines have one scale.'));
   oneScale.click();
 
-  check('own scales of the strips', tops().join() === '33.0 \u00b5s,1.00 ms,1.00 ms');
+  check('own scales of the strips', tops().join() === '33.0 us,1.00 ms,1.00 ms');
 
   // Layers by path and type; a layer that only encloses one other is not drawn.
   const drawn = [...single.querySelectorAll('.event')].map((each) => each.getAttribute('aria-label').split(',')[0]);
@@ -41,9 +41,9 @@
 
   // The strip of all steps: an axis with units, one slow step cut off, and the keyboard.
   const strip = single.querySelector('.overview');
-  check('the axis of the strip', ['33.0 \u00b5s', '0', 'step 7', 'step 10'].every((text) => [...strip.querySelectorAll('text')].some((each) => each.textContent === text)));
-  check('a slow step is cut off', strip.querySelectorAll('.cut').length === 1 && strip.textContent.includes('1 longer than 33.0 \u00b5s, the longest 900.0 \u00b5s'));
-  check('a slider', strip.getAttribute('role') === 'slider' && strip.getAttribute('aria-valuetext') === 'step 9, 11.0 \u00b5s' && strip.tabIndex === 0);
+  check('the axis of the strip', ['33.0 us', '0', 'step 7', 'step 10'].every((text) => [...strip.querySelectorAll('text')].some((each) => each.textContent === text)));
+  check('a slow step is cut off', strip.querySelectorAll('.cut').length === 1 && strip.textContent.includes('1 longer than 33.0 us, the longest 900.0 us'));
+  check('a slider', strip.getAttribute('role') === 'slider' && strip.getAttribute('aria-valuetext') === 'step 9, 11.0 us' && strip.tabIndex === 0);
   strip.dispatchEvent(new KeyboardEvent('keydown', {key: 'Home', bubbles: true}));
   check('the strip changes one mode', stepOf('single').startsWith(': step 7') && stepOf('ddp').startsWith(': step 9') && textOf('#step-number') === 'step 1 of 4 traced');
   const box = strip.getBoundingClientRect();
@@ -75,9 +75,9 @@
   const lanes = document.querySelector('#pipeline-ddp'), boxes = (row) => [...lanes.querySelectorAll(`[aria-label="rank 0, ${row}"] .event rect`)].map((each) => each.getBBox());
   const [planned, measured] = [boxes('planned'), boxes('measured')];
   check('pipelines', !document.querySelector('#pipelines').hidden && document.querySelectorAll('#pipelines figure').length === 1 &&
-      has('#pipeline-ddp figcaption', 'ddp: predicted 800.0 \u00b5s, idle 25.0 %; measured 1.00 ms, idle 40.0 %') &&
+      has('#pipeline-ddp figcaption', 'ddp: predicted 800.0 us, idle 25.0 %; measured 1.00 ms, idle 40.0 %') &&
       has('#pipeline-ddp svg', 'rank 0: idle 25.0 % planned, 50.0 % measured', 'rank 1: idle 25.0 % planned, 30.0 % measured',
-          'rank 0, measured: 0W0, gradients of parameters of stage 0, micro-batch 0, from 800.0 \u00b5s to 1.00 ms: 200.0 \u00b5s'));
+          'rank 0, measured: 0W0, gradients of parameters of stage 0, micro-batch 0, from 800.0 us to 1.00 ms: 200.0 us'));
   check('planned above measured', planned.length === 3 && measured.length === 3 && planned[0].y < measured[0].y &&
       Math.abs(planned[0].x - measured[0].x) < 1 && Math.abs(planned[0].width - measured[0].width) < 1 && planned[2].x < measured[2].x);
   check('lanes of a pipeline fit', lanes.querySelector('svg').getBoundingClientRect().right <= innerWidth);
@@ -101,7 +101,7 @@
   // Which rank waits for which, and the bytes of the step: the median step, then the next, where the clocks differ too
   // much to tell.
   check('two arrows', figure.querySelectorAll('.arrow').length === 2);
-  check('two waits are explained', labels('; waits for rank 2, which launched it last, at 700.0 \u00b5s') === 2);
+  check('two waits are explained', labels('; waits for rank 2, which launched it last, at 700.0 us') === 2);
   const parts = [...figure.querySelector('.event.waiting').querySelectorAll('rect')].map((each) => each.getBBox());
   // Rank 0 waits from 310 to 800 us, and the last rank launches at 700.
   check('a wait is striped until the last launch, then dotted', parts.length === 2 && Math.abs(parts[0].width / parts[1].width - 3.9) < 0.1);

@@ -11,6 +11,7 @@
 
 #include "lockstep/parallel/schedule/schedule_internal.h"
 #include "tools/report/causes.h"
+#include "tools/report/messages.h"
 #include "tools/report/pipeline.h"
 
 namespace report {

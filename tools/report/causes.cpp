@@ -8,6 +8,9 @@
 #include <map>
 #include <utility>
 
+#include "lockstep/parallel/schedule/schedule_internal.h"
+#include "tools/report/messages.h"
+
 namespace report {
 namespace {
 
@@ -89,11 +92,30 @@ std::vector<const TraceEvent*> awaited(const Lane& lane, const TraceEvent& wait)
   return collectives;
 }
 
+// Until the other rank launches its part of a message the wait is for that rank, afterwards for the message.
+void add_wait_for_message(const Lane& lane, const LaneEvent& each, Causes& causes) {
+  const TraceEvent& wait = each.event;
+  std::string other = fmt::format("rank {}", wait.labels.to), what = wait.name;
+  bool is_received = what.starts_with("recv");
+  what.erase(0, what.find(' ') == std::string::npos ? what.size() : what.find(' ') + 1);
+  if (what.empty()) what = "a message";
+  if (const auto message = stage_message(wait.name)) {
+    const auto channel = lockstep::parallel::StageChannel::of(*message);
+    is_received = !channel.is_send;
+    other = fmt::format("stage {} on {}", is_received ? channel.sender() : channel.receiver, other);
+    what = channel.is_backward ? "gradients" : "outputs";
+  }
+  causes.add(lane, fmt::format("{} to {} {}", other, is_received ? "send" : "receive", what),
+             each.launched - wait.begin, true);
+  causes.add(
+      lane,
+      is_received ? fmt::format("{} that {} has sent", what, other) : fmt::format("{} on the way to {}", what, other),
+      wait.end - each.launched, false);
+}
+
 // Until the last rank launches a collective the wait is for that rank, afterwards for the largest collective's bytes.
-void add_wait_for_collective(const Lane& lane, const TraceEvent& wait, const StepView& step, Causes& causes) {
-  if (is_message(wait))
-    return causes.add(lane, fmt::format("a message ({}) to or from rank {}", wait.name, wait.labels.to),
-                      wait.end - wait.begin, true);
+void add_wait_for_collective(const Lane& lane, const LaneEvent& waiting, const StepView& step, Causes& causes) {
+  const TraceEvent& wait = waiting.event;
   const TraceEvent* largest = nullptr;
   std::int64_t from = wait.begin;
   for (const TraceEvent* each : awaited(lane, wait)) {
@@ -108,7 +130,7 @@ void add_wait_for_collective(const Lane& lane, const TraceEvent& wait, const Ste
   }
   const std::string what = largest ? collective_text(lane, *largest) : wait.name;
   causes.add(lane, fmt::format("the {}, which all ranks have launched", what),
-             wait.end - std::max(from, all_launched(wait, step)), false);
+             wait.end - std::max(from, waiting.launched), false);
 }
 
 Shares sum_of(const std::vector<StepView>& steps) {
@@ -150,7 +172,8 @@ std::vector<Cause> causes_of(const Run& run, const std::vector<StepView>& steps)
       for (const LaneEvent& each : lane.events) {
         if (each.event.kind != TraceKind::kWait) continue;
         if (run.has_ranks())
-          add_wait_for_collective(lane, each.event, step, causes);
+          is_message(each.event) ? add_wait_for_message(lane, each, causes)
+                                 : add_wait_for_collective(lane, each, step, causes);
         else
           add_wait_of_replica(lane, each.event, step, causes);
       }
@@ -170,7 +193,8 @@ std::string verdict(const Run& run, const std::vector<StepView>& steps) {
       percent(shares.compute), percent(shares.communication), percent(shares.waiting), percent(shares.other));
   const std::int64_t most = std::max({shares.compute, shares.communication, shares.waiting, shares.other});
   if (most == shares.compute) return text + "the step is compute-bound";
-  if (most == shares.other) return text + "the step is limited by what surrounds it: loading data, bookkeeping";
+  if (most == shares.other)
+    return text + "most of the time is neither computing, communication nor waiting, but loading data and bookkeeping";
   const bool waits = most == shares.waiting;
   std::string limit = waits ? "the step is limited by waiting" : "the step is limited by communication";
   for (const Cause& cause : causes_of(run, steps)) {

@@ -8,10 +8,13 @@
 #include <queue>
 #include <utility>
 
+#include "tools/report/messages.h"
+
 namespace report {
 namespace {
 
 namespace ls = lockstep;
+namespace par = lockstep::parallel;
 using ls::TraceEvent;
 using ls::TraceKind;
 
@@ -86,12 +89,13 @@ std::size_t replica_of(const TraceEvent& event, const std::vector<const TraceEve
 
 // The lanes of one process: a single lane, or with DataParallel one for each replica. Events are ordered by begin.
 std::vector<Lane> lanes_of(const ls::Trace& trace, const Window& window, bool has_ranks) {
-  std::vector<const TraceEvent*> replicas, shown, memory;
+  std::vector<const TraceEvent*> replicas, shown, memory, actions;
   std::size_t count = 1;
   for (const TraceEvent& event : trace.events) {
     if (!window.has(event)) continue;
     if (is_shown(event.kind)) shown.push_back(&event);
     if (event.kind == TraceKind::kMemory) memory.push_back(&event);
+    if (event.kind == TraceKind::kAction) actions.push_back(&event);
     if (event.kind != TraceKind::kReplica) continue;
     replicas.push_back(&event);
     count = std::max(count, static_cast<std::size_t>(std::clamp<std::int64_t>(event.labels.id, 0, 255)) + 1);
@@ -105,6 +109,7 @@ std::vector<Lane> lanes_of(const ls::Trace& trace, const Window& window, bool ha
     lanes[lane].at_work.push_back(*replica);
   }
   for (const TraceEvent* event : memory) lanes[0].memory.push_back(*event);
+  for (const TraceEvent* event : actions) lanes[0].actions.push_back(*event);
   for (const TraceEvent* event : shown)
     lanes[std::min(replica_of(*event, replicas), count - 1)].events.push_back({.event = *event});
   return lanes;
@@ -189,7 +194,7 @@ using CollectiveKey = std::pair<int, std::int64_t>;  // group, number
 using Launches = std::map<CollectiveKey, std::vector<std::pair<int, const TraceEvent*>>>;
 
 // Assigns every moment of the step to the active event that began last.
-Shares shares_of(const Lane& lane, const Window& window, const StepView& step, bool has_ranks) {
+Shares shares_of(const Lane& lane, const Window& window, bool has_ranks) {
   struct Piece {
     std::int64_t begin, end;
     std::int64_t Shares::*share;
@@ -209,9 +214,8 @@ Shares shares_of(const Lane& lane, const Window& window, const StepView& step, b
     const TraceEvent& event = each.event;
     if (each.depth < 0) continue;
     if (event.kind == TraceKind::kWait && has_ranks) {
-      const std::int64_t there = all_launched(event, step);
-      add(event.begin, there, &Shares::waiting);
-      add(there, event.end, &Shares::communication);
+      add(event.begin, each.launched, &Shares::waiting);
+      add(each.launched, event.end, &Shares::communication);
     } else {
       add(event.begin, event.end,
           event.kind == TraceKind::kWait   ? &Shares::waiting
@@ -255,25 +259,39 @@ std::vector<Arrival> arrivals_of(const Launches& launches, const std::vector<ls:
   return arrivals;
 }
 
+// When a wait of `rank` could no longer be for another rank: its begin if that is unknown, its end for a message of
+// which the other rank has no event.
+std::int64_t all_launched(const TraceEvent& wait, int rank, const std::vector<Arrival>& arrivals,
+                          const MessageLaunches& messages) {
+  std::int64_t at = wait.begin;
+  if (is_message(wait)) {
+    at = messages.by_other_rank(wait, rank).value_or(wait.end);
+  } else {
+    for (const Arrival& arrival : arrivals)
+      if (arrival.id == wait.labels.id && arrival.group == wait.labels.group) at = arrival.at;
+  }
+  return std::clamp(at, wait.begin, std::max(wait.begin, wait.end));
+}
+
 // The times of a rank's buckets, in the order of their numbers.
-std::vector<ls::parallel::BucketStats> buckets_of(const Lane& lane, std::int64_t zero) {
-  std::map<std::int64_t, ls::parallel::BucketStats> buckets;
+std::vector<par::BucketStats> buckets_of(const Lane& lane, std::int64_t zero) {
+  std::map<std::int64_t, par::BucketStats> buckets;
   for (const LaneEvent& each : lane.events) {
     const TraceEvent& event = each.event;
     if (!is_moment(event.kind)) continue;
-    ls::parallel::BucketStats& bucket = buckets[event.labels.id];
+    par::BucketStats& bucket = buckets[event.labels.id];
     const double seconds = 1e-9 * static_cast<double>(event.begin - zero);
     bucket.bytes = event.labels.bytes;
     if (event.kind == TraceKind::kBucketReady) bucket.ready = seconds;
     if (event.kind == TraceKind::kBucketLaunched) bucket.launched = seconds;
     if (event.kind == TraceKind::kBucketDone) bucket.done = seconds;
   }
-  std::vector<ls::parallel::BucketStats> out;
+  std::vector<par::BucketStats> out;
   for (auto& [number, bucket] : buckets) out.push_back(std::move(bucket));
   return out;
 }
 
-void add(ls::parallel::CommunicationOverlap& sum, const ls::parallel::CommunicationOverlap& more) {
+void add(par::CommunicationOverlap& sum, const par::CommunicationOverlap& more) {
   sum.seconds += more.seconds;
   sum.early_seconds += more.early_seconds;
   sum.bytes += more.bytes;
@@ -288,18 +306,6 @@ Shares& Shares::operator+=(const Shares& more) {
   waiting += more.waiting;
   other += more.other;
   return *this;
-}
-
-std::int64_t all_launched(const TraceEvent& wait, const StepView& step) {
-  for (const Arrival& arrival : step.arrivals) {
-    if (arrival.id == wait.labels.id && arrival.group == wait.labels.group && !is_message(wait))
-      return std::clamp(arrival.at, wait.begin, std::max(wait.begin, wait.end));
-  }
-  return wait.begin;
-}
-
-bool is_message(const TraceEvent& event) {
-  return (event.kind == TraceKind::kWait || event.kind == TraceKind::kCollective) && event.labels.to >= 0;
 }
 
 std::vector<StepView> last_steps(const Run& run, std::size_t count) {
@@ -319,6 +325,7 @@ std::vector<StepView> last_steps(const Run& run, std::size_t count) {
   for (const std::int64_t number : numbers) {
     StepView& step = steps.emplace_back(StepView{.number = number});
     std::vector<Window> of_lane;
+    std::vector<int> rank_of_lane;
     for (std::size_t t = 0; t < windows.size(); ++t) {
       const Window& window = windows[t].at(number);
       step.begin = t == 0 ? window.begin : std::min(step.begin, window.begin);
@@ -333,20 +340,31 @@ std::vector<StepView> last_steps(const Run& run, std::size_t count) {
       for (Lane& lane : lanes) {
         step.lanes.push_back(std::move(lane));
         of_lane.push_back(window);
+        rank_of_lane.push_back(run.traces[t].rank);
       }
     }
     Launches launches;
-    for (const Lane& lane : step.lanes) {
-      add(step.overlap, ls::parallel::communication_overlap(buckets_of(lane, step.begin)));
+    MessageLaunches messages;
+    for (std::size_t i = 0; i < step.lanes.size(); ++i) {
+      const Lane& lane = step.lanes[i];
+      add(step.overlap, par::communication_overlap(buckets_of(lane, step.begin)));
       for (const LaneEvent& each : lane.events) {
+        const bool is_copy = each.event.kind == TraceKind::kCopy && stage_message(each.event.name);
+        if (is_copy || (each.event.kind == TraceKind::kCollective && is_message(each.event)))
+          messages.add(each.event, rank_of_lane[i]);
         if (each.event.kind != TraceKind::kCollective || is_message(each.event) || !has_ranks) continue;
         const int rank = std::clamp(each.event.labels.from, 0, static_cast<int>(run.traces.size()) - 1);
         launches[{each.event.labels.group, each.event.labels.id}].emplace_back(rank, &each.event);
       }
     }
     step.arrivals = arrivals_of(launches, run.traces);
-    for (std::size_t i = 0; i < step.lanes.size(); ++i)
-      step.lanes[i].shares = shares_of(step.lanes[i], of_lane[i], step, has_ranks);
+    for (std::size_t i = 0; i < step.lanes.size(); ++i) {
+      Lane& lane = step.lanes[i];
+      for (LaneEvent& each : lane.events)
+        if (each.event.kind == TraceKind::kWait)
+          each.launched = all_launched(each.event, rank_of_lane[i], step.arrivals, messages);
+      lane.shares = shares_of(lane, of_lane[i], has_ranks);
+    }
   }
   return steps;
 }

@@ -24,6 +24,8 @@ struct Shares {
 struct LaneEvent {
   lockstep::TraceEvent event = {};
   int depth = 0;
+  // Of a wait for ranks: when the last rank launched the collective, or the other rank its part of the message.
+  std::int64_t launched = 0;
 };
 
 struct Lane {
@@ -32,6 +34,7 @@ struct Lane {
   std::vector<LaneEvent> events = {};
   std::vector<lockstep::TraceEvent> at_work = {};  // when the replica runs
   std::vector<lockstep::TraceEvent> memory = {};   // of the process; empty for replicas
+  std::vector<lockstep::TraceEvent> actions = {};  // of a pipeline's schedule
   Shares shares = {};
 };
 
@@ -54,16 +57,9 @@ struct StepView {
   lockstep::parallel::CommunicationOverlap overlap = {};  // the sum over all ranks
 };
 
-// When the last rank launched the collective that `wait` waits for; the wait's begin if that is unknown.
-std::int64_t all_launched(const lockstep::TraceEvent& wait, const StepView& step);
-
 // At most the last `count` steps that are complete in all traces, oldest first. Steps are those that the program marked
 // (TraceKind::kStep). Without marks a step lasts from the end of one optimizer step to the end of the next one that
 // follows a backward, and without those the trace is one step.
 std::vector<StepView> last_steps(const Run& run, std::size_t count);
-
-// Whether the event is a message between two ranks (send or recv), or a wait for one. Its number is not that of a
-// collective.
-bool is_message(const lockstep::TraceEvent& event);
 
 }  // namespace report

@@ -23,7 +23,7 @@ const count = (n) => grouped(Math.round(n).toString());
 const bytes = (n) => Number.isInteger(n) ? count(n) + ' B' : grouped(n.toFixed(n < 1000 ? 1 : 0)) + ' B on average';
 function time(ns) {
   if (ns < 1e3) return ns.toFixed(0) + ' ns';
-  if (ns < 1e6) return (ns / 1e3).toFixed(1) + ' \u00b5s';
+  if (ns < 1e6) return (ns / 1e3).toFixed(1) + ' us';
   return (ns / 1e6).toFixed(2) + ' ms';
 }
 const percent = (part, all) => (all > 0 ? (100 * part / all).toFixed(0) : '0') + ' %';
