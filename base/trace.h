@@ -47,7 +47,7 @@ enum class TraceKind : std::uint8_t {
   kMemory,  ///< no duration: what trace_memory records
   kPlan,    ///< no duration: a value of ShardedDataParallel::plan; bytes: the value
   /// An action of a pipeline's schedule, with its name in the table, as 0F3; id: the row. Receives include the wait.
-  /// REDUCE_GRAD has no duration: the gradients of the stage are complete.
+  /// REDUCE_GRAD starts the reductions of the stage's gradients.
   kAction,
 };
 inline constexpr int kTraceKindCount = 17;  ///< number of kinds

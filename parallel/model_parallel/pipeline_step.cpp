@@ -46,11 +46,14 @@ void PipelineStep::run() {
   for (std::size_t row = 0; row < rows.size(); ++row) {
     const ScheduleAction& action = rows[row];
     if (is_left_out(action)) continue;
+    const bool is_reduction = action.kind == ActionKind::kReduce;
     const auto place = [&] {
-      return fmt::format("micro-batch {} in stage {} (rank {}, row {} of the schedule: {})", action.micro_batch,
-                         action.stage, stages_.rank, row, action.to_string());
+      const std::string what =
+          is_reduction ? "the reductions of" : fmt::format("micro-batch {} in", action.micro_batch);
+      return fmt::format("{} stage {} (rank {}, row {} of the schedule: {})", what, action.stage, stages_.rank, row,
+                         action.to_string());
     };
-    run_at(place, [&] { action.micro_batch < plan_.running() ? run_traced(row) : skip(action); });
+    run_at(place, [&] { is_reduction || action.micro_batch < plan_.running() ? run_traced(row) : skip(action); });
   }
   run_at([&] { return fmt::format("the end of the schedule (rank {})", stages_.rank); }, [&] { messages_.end_step(); });
 }
@@ -86,7 +89,7 @@ void PipelineStep::run_at(FunctionRef<std::string()> place, FunctionRef<void()> 
 
 void PipelineStep::run(const ScheduleAction& action) {
   const auto [kind, stage, m] = action;
-  if (kind == ActionKind::kReduce) return;  // the backward before it has passed the gradients on to the reductions
+  if (kind == ActionKind::kReduce) return step_.in_turn.complete(stages_.chunk_of(stage));
   Live& live = live_[{stage, m}];
   switch (kind) {
     case ActionKind::kReceiveForward:

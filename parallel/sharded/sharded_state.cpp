@@ -101,9 +101,11 @@ void ShardedDataParallel::State::make_units() {
   for (const UnitLayout& layout : layouts)
     units.emplace_back(layout, units.size(), named, *group, is_resident(), access);
   gathers = std::make_unique<UnitGathers>(units, group, units_of_chunks());
+  const bool in_stages = stage_runner(module) != nullptr;
   gradients = std::make_unique<UnitGradients>(
       layouts, named, group->duplicate(),
-      UnitGradients::Options{.rotating = is_rotating(), .may_wait = gathers->are_direct()});
+      UnitGradients::Options{
+          .rotating = is_rotating(), .may_wait = gathers->are_direct() && !in_stages, .in_stages = in_stages});
   attach_reducer();
   empty_cache();  // which has the memory of the whole parameters
 }

@@ -37,7 +37,7 @@ struct ShardedDataParallel::State final : DistributedTraining {
                             std::int64_t offset) const;
   void install_hooks();
   bool is_resident() const { return options.stage < 3 || !options.reshard_after_forward; }
-  // In pipeline stages no gradient is reduced before the last backward.
+  // In pipeline stages no rank may wait for the buffer in the middle of the schedule.
   bool is_rotating() const { return options.stage > 1 && options.micro_batches_per_rank == 1 && !stage_runner(module); }
   bool is_offloaded() const;
 

@@ -5,6 +5,7 @@
 #include "lockstep/autograd/history_internal.h"
 #include "lockstep/base/check_internal.h"
 #include "lockstep/base/trace.h"
+#include "lockstep/parallel/comm/backend_internal.h"
 #include "lockstep/parallel/sharded/unit_parameters_internal.h"
 #include "lockstep/parallel/step/micro_batch_internal.h"
 #include "lockstep/parallel/step/typed_memory_internal.h"
@@ -98,7 +99,7 @@ void UnitGradients::begin_step(const StepSummary& own, double scale) {
   own_ = own;
   scale_ = scale;
   may_wait_ = options_.may_wait;
-  next_ = 0;
+  next_ = launched_ = 0;
   start_ = Clock::now();
   for (Slot& slot : slots_) {
     slot.ready = slot.used = false;
@@ -164,9 +165,15 @@ void UnitGradients::mark_ready(std::size_t p, const Tensor& gradient) {
 void UnitGradients::launch_complete() {
   for (; next_ < units_.size(); ++next_) {
     const std::size_t unit = units_.size() - 1 - next_;
-    if (units_[unit].missing > 0 || (!units_[unit].has_buffer && !can_reuse_buffer())) return;
+    if (!can_launch(unit)) return;
     launch(unit);
   }
+}
+
+bool UnitGradients::can_launch(std::size_t unit) const {
+  const UnitState& state = units_[unit];
+  if (state.missing > 0 || (!state.has_buffer && !can_reuse_buffer())) return false;
+  return may_wait_ || !options_.in_stages || launched_ + state.flats.size() <= kInFlight;
 }
 
 void UnitGradients::launch_rest() {
@@ -198,6 +205,7 @@ void UnitGradients::launch(std::size_t unit) {
   if (!state.has_buffer && !state.slots.empty()) take_buffer(unit);
   state.launched = true;
   state.stats.launched = seconds();
+  launched_ += state.flats.size();
   for (const std::size_t f : state.flats)
     flats_[f].work = group_->reduce_scatter_scaled(flats_[f].shard, flats_[f].whole, scale_,
                                                    {.phase = Phase::kGradients, .name = state.name, .id = unit});

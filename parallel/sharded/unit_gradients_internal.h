@@ -42,9 +42,10 @@ struct TrainedPiece {
 class UnitGradients final : public GradientReducer {
  public:
   // `may_wait`: whether a rank may wait for reductions in backward. Where gathers are collectives it may not, because
-  // another rank may need its next gather first: then a unit without a buffer is reduced at the end.
+  // another rank may need its next gather first, nor in stages, because other stages may need its next message first:
+  // then a unit without a buffer is reduced at the end; in stages also one beyond the operations that can be in flight.
   struct Options {
-    bool rotating, may_wait;
+    bool rotating, may_wait, in_stages;
   };
   // Allocates the buffers; all ranks must do so. `group`: of the reductions, apart from gathers, because their relative
   // order may vary.
@@ -76,6 +77,7 @@ class UnitGradients final : public GradientReducer {
   void enter(std::size_t unit);
   bool is_ready(std::size_t p) const override { return slots_[p].ready; }
   void mark_ready(std::size_t p, const Tensor& gradient) override;
+  void set_summary(const StepSummary& own) override { own_ = own; }
   void launch_rest() override;
   StepSummary wait() override;
   void fill(const StepScale& scale) override;
@@ -116,6 +118,7 @@ class UnitGradients final : public GradientReducer {
   void place(Slot& slot);
   void launch_complete();
   void launch(std::size_t unit);
+  bool can_launch(std::size_t unit) const;
   bool can_reuse_buffer() const;
   void wait_for(std::size_t unit);
   bool any_rank_used(std::size_t p) const;
@@ -130,9 +133,10 @@ class UnitGradients final : public GradientReducer {
   bool offloaded_ = false;
   Tensor summary_;  // of the step, and a flag for each trained parameter: 1 if the rank used it
   StepSummary own_ = {};
-  Tensor shared_;           // the buffer of the units in turn (u8)
-  std::size_t holder_ = 0;  // the unit that has it; 0: none
-  std::size_t next_ = 0;    // the next unit to reduce, counted from the last
+  Tensor shared_;             // the buffer of the units in turn (u8)
+  std::size_t holder_ = 0;    // the unit that has it; 0: none
+  std::size_t next_ = 0;      // the next unit to reduce, counted from the last
+  std::size_t launched_ = 0;  // reductions of the step
   double scale_ = 1;
   bool may_wait_ = true;     // now
   Clock::time_point start_;  // of the step

@@ -81,7 +81,8 @@ Tensor DistributedTraining::run(const Batch& batch, MicroBatchLoss loss_fn) {
 }
 
 void DistributedTraining::run_micro_batches(const MicroBatchPlan& of_batch, const Batch& batch, MicroBatchLoss loss_fn,
-                                            std::vector<Tensor>& losses, FunctionRef<void()> before_last) {
+                                            std::vector<Tensor>& losses, FunctionRef<void()> before_last,
+                                            FunctionRef<void(int)> after_chunk) {
   std::vector<std::shared_ptr<const SharedRunner>> runners = shared_runners(module);
   if (!runners.empty()) require_runner_ranks(mode, module, group.get());
   stop_of_parts_ =
@@ -94,14 +95,16 @@ void DistributedTraining::run_micro_batches(const MicroBatchPlan& of_batch, cons
   };
   const std::int64_t runs_before = runs();
   begin_micro_batches();
-  micro_batches.run(of_batch, group->rank() * micro_batches_per_rank, batch, loss_fn, losses, observer(), before_last);
+  micro_batches.run(of_batch, group->rank() * micro_batches_per_rank, batch, loss_fn, losses, observer(), before_last,
+                    after_chunk);
   LOCKSTEP_CHECK(runners.empty() || losses.empty() || runs() > runs_before,
                  "{}: the loss function did not call the context-parallel module, so that attention had this rank's "
                  "keys alone; call module(x) and not module.forward(x)",
                  mode);
 }
 
-// The backward of the last micro-batch fills the reducer.
+// The backward of the last micro-batch fills the reducer. If the model is in stages, each chunk does after its last
+// backward, between the backwards of others, whose leaf hooks `local` keeps from filling it.
 Tensor DistributedTraining::run_step(MicroBatchPlan of_batch, const Batch& batch, MicroBatchLoss loss_fn) {
   of_batch.reduced_over = group.get();
   begin_step();
@@ -111,18 +114,25 @@ Tensor DistributedTraining::run_step(MicroBatchPlan of_batch, const Batch& batch
   std::vector<Tensor> losses;
   std::optional<ReducedStep> owned;
   std::optional<NoSync> local(&local_depth);
-  const auto begin_last = [&] {
-    StepInputs of_step = inputs({.micro_batches = of_batch.running(),
-                                 .samples = of_batch.samples,
-                                 .loss = losses.empty() ? 0 : combine_losses(losses).item<double>()});
+  const auto inputs_with = [&](double loss) {
+    StepInputs of_step = inputs({.micro_batches = of_batch.running(), .samples = of_batch.samples, .loss = loss});
     of_step.sets = &micro_batches.sets();
     of_step.accumulated = &own;
     of_step.accumulated_factor = of_batch.samples > 0 ? 1 / of_batch.scale().first : micro_batches_per_rank;
-    local.reset();
-    owned.emplace(reducer(), of_step, step);
+    return of_step;
   };
-  run_micro_batches(of_batch, batch, loss_fn, losses, begin_last);
-  if (losses.empty()) begin_last();  // no samples, but the other ranks wait for this rank's gradients
+  const auto begin_last = [&] {
+    local.reset();
+    const StepInputs of_step = inputs_with(losses.empty() ? 0 : combine_losses(losses).item<double>());
+    owned ? owned->set_summary(of_step.own) : static_cast<void>(owned.emplace(reducer(), of_step, step));
+  };
+  const auto fill = [&](int chunk) {
+    if (!owned) owned.emplace(reducer(), inputs_with(0), step);  // the losses are known at the end
+    for (const std::size_t p : micro_batches.parameters_of(chunk)) owned->complete(p);
+  };
+  run_micro_batches(of_batch, batch, loss_fn, losses, begin_last, fill);
+  // In stages; or without samples, when the other ranks wait for this rank's gradients.
+  if (local) begin_last();
   finish_step();
   if (last.joined == 0 && !std::exchange(has_checked_gradients_, true)) check_first_gradients();
   own.forget();
@@ -207,7 +217,7 @@ void DistributedTraining::begin_backward(autograd::Run& run) {
 // The leaf hook of a parameter.
 void DistributedTraining::complete(std::size_t parameter, autograd::Run& run) {
   reach(parameter, run);
-  if (!step) return;
+  if (!step || local_depth > 0) return;
   LOCKSTEP_CHECK(step->takes(run),
                  "{}: a backward that runs inside another one, in a hook or a Function, reached parameter {}; call "
                  "autograd::grad there",

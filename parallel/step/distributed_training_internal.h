@@ -45,7 +45,7 @@ class DistributedTraining {
   MicroBatchesInTurn micro_batches;
   ReducedStep* step = nullptr;  // in progress, null: none; owned by what ends it
   std::optional<Joining> joining;
-  int local_depth = 0;  // > 0: gradients stay on this rank, in no_sync and before the last micro-batch
+  int local_depth = 0;  // > 0: gradients stay on this rank, in no_sync and before the last backward
   bool wants_stop = false;
   RunnerTraffic traffic;
   StepSummary last = {};  // sum over all ranks, in the last step
@@ -97,7 +97,8 @@ class DistributedTraining {
   MicroBatchPlan plan(std::int64_t samples) const;
   Tensor run_local(const MicroBatchPlan& plan, const Batch& batch, MicroBatchLoss loss_fn);
   void run_micro_batches(const MicroBatchPlan& plan, const Batch& batch, MicroBatchLoss loss_fn,
-                         std::vector<Tensor>& losses, FunctionRef<void()> before_last);
+                         std::vector<Tensor>& losses, FunctionRef<void()> before_last,
+                         FunctionRef<void(int chunk)> after_chunk = kNothingAfterChunk);
   void complete(std::size_t parameter, autograd::Run& run);
   void shadow();
   void check_first_gradients();

@@ -29,6 +29,8 @@ class GradientReducer {
   virtual bool is_ready(std::size_t parameter) const = 0;
   // Takes a complete gradient; undefined: this rank did not use the parameter. Launches the reductions that can start.
   virtual void mark_ready(std::size_t parameter, const Tensor& gradient) = 0;
+  // Only if the model is in stages: replaces `own`.
+  virtual void set_summary(const StepSummary& own) = 0;
   // All gradients are ready: launches the rest.
   virtual void launch_rest() = 0;
   // Waits for all reductions. Returns the sum of all ranks' summaries.

@@ -103,10 +103,14 @@ void MicroBatchStep::run() {
 MicroBatchesInTurn::MicroBatchesInTurn(nn::Module& module)
     : trained_(module), stages_(stage_runner(module)), sets_(new_sets()), buffers_(module) {}
 
-GradientSets MicroBatchesInTurn::new_sets() const {
-  std::vector<int> chunks;
-  for (const nn::Parameter& each : trained_.list()) chunks.push_back(stages_ ? stages_->chunk_of(each) : 0);
-  return GradientSets(trained_.list(), chunks);
+GradientSets MicroBatchesInTurn::new_sets() {
+  std::vector<int> chunks(parameters().size(), 0);
+  of_chunks_.assign(stages_ ? static_cast<std::size_t>(stages_->chunks()) : 0, {});
+  for (std::size_t p = parameters().size(); stages_ && p-- > 0;) {
+    chunks[p] = stages_->chunk_of(parameters()[p]);
+    if (!stages_->is_shared(parameters()[p])) of_chunks_[static_cast<std::size_t>(chunks[p])].push_back(p);
+  }
+  return GradientSets(parameters(), chunks);
 }
 
 bool MicroBatchesInTurn::update() {
@@ -116,15 +120,14 @@ bool MicroBatchesInTurn::update() {
 }
 
 void MicroBatchesInTurn::run(const MicroBatchPlan& plan, int first, const Batch& batch, MicroBatchLoss loss_fn,
-                             std::vector<Tensor>& losses, MicroBatchObserver& observer,
-                             FunctionRef<void()> before_last) {
+                             std::vector<Tensor>& losses, MicroBatchObserver& observer, FunctionRef<void()> before_last,
+                             FunctionRef<void(int)> after_chunk) {
   if (plan.running() == 0 && !plan.evaluates) sets_.clear();
-  InTurn executor(sets_, buffers_, first, observer, before_last);
+  InTurn executor(sets_, buffers_, first, observer, before_last, after_chunk);
   MicroBatchStep step(plan, batch, loss_fn, executor, losses);
   if (stages_) {
     stages_->run_micro_batches(
         {.plan = plan, .batch = batch, .loss_fn = loss_fn, .in_turn = executor, .losses = losses});
-    if (plan.running() > 0) before_last();  // the losses are known here at the end only
     return;
   }
   step.run();

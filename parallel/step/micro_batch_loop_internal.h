@@ -28,6 +28,9 @@ struct MicroBatchPlan {
   StepScale scale() const;
 };
 
+// A step that does nothing after the last backward of a chunk.
+inline constexpr auto kNothingAfterChunk = [](int) {};
+
 // Runs micro-batches: the part of the loop that differs between the modes.
 class MicroBatchExecutor {
  public:
@@ -71,10 +74,11 @@ class MicroBatchStep {
 // micro-batch each enter it, so that they may run apart; backwards in ascending order.
 class InTurn final : public MicroBatchExecutor {
  public:
-  // `first` is the number of the process's first micro-batch. Calls `before_last` before the last backward.
+  // As MicroBatchesInTurn::run.
   InTurn(GradientSets& sets, MicroBatchBuffers& buffers, int first, MicroBatchObserver& observer,
-         FunctionRef<void()> before_last)
-      : sets_(sets), buffers_(buffers), first_(first), observer_(observer), before_last_(before_last) {}
+         FunctionRef<void()> before_last, FunctionRef<void(int)> after_chunk = kNothingAfterChunk)
+      : sets_(sets), buffers_(buffers), first_(first), observer_(observer), before_last_(before_last),
+        after_chunk_(after_chunk) {}
   ~InTurn() { observer_.end_step(); }
   InTurn(const InTurn&) = delete;
   InTurn& operator=(const InTurn&) = delete;
@@ -86,6 +90,8 @@ class InTurn final : public MicroBatchExecutor {
   // In place of these for a micro-batch without samples. In an evaluation there is no backward, also with samples.
   void skip_forward(int s, int chunk);
   void skip_backward(int s, int chunk, bool evaluates);
+  // After the last backward of a chunk, also without samples.
+  void complete(int chunk) { after_chunk_(chunk); }
   void for_each(int running, FunctionRef<void(int s)> body) override;
   Tensor forward(int s, const Batch& batch, RowRange samples, MicroBatchLoss loss_fn) override;
   void backward(int s, const Tensor& loss, std::int64_t weight) override;
@@ -103,6 +109,7 @@ class InTurn final : public MicroBatchExecutor {
   int first_;
   MicroBatchObserver& observer_;
   FunctionRef<void()> before_last_;
+  FunctionRef<void(int)> after_chunk_;
   std::vector<std::optional<nn::ReplicaView>> views_;  // by micro-batch: its buffers, if it has begun and has its own
 };
 
@@ -118,18 +125,23 @@ class MicroBatchesInTurn {
   bool update();
   GradientSets& sets() { return sets_; }
   bool has_buffers() const { return !buffers_.empty(); }
+  // The positions of a chunk's parameters, last to first, without those that several modules of the chain share: their
+  // sums are complete at the end of the step.
+  const std::vector<std::size_t>& parameters_of(int chunk) const { return of_chunks_[static_cast<std::size_t>(chunk)]; }
 
   // `first` is the number of the process's first micro-batch. Calls `before_last`, if there are samples, before the last
-  // backward; if the model is in stages, after it.
+  // backward; if the model is in stages, `after_chunk` after the last backward of each chunk, also without samples.
   void run(const MicroBatchPlan& plan, int first, const Batch& batch, MicroBatchLoss loss_fn,
-           std::vector<Tensor>& losses, MicroBatchObserver& observer, FunctionRef<void()> before_last);
+           std::vector<Tensor>& losses, MicroBatchObserver& observer, FunctionRef<void()> before_last,
+           FunctionRef<void(int chunk)> after_chunk = kNothingAfterChunk);
   // Sets grad() to the scaled sums over the micro-batches.
   void take_gradients(const StepScale& scale);
 
  private:
-  GradientSets new_sets() const;
+  GradientSets new_sets();
   TrainedParameters trained_;
   std::shared_ptr<const StageRunner> stages_;  // of a pipeline; null: the model is on this rank
+  std::vector<std::vector<std::size_t>> of_chunks_;
   GradientSets sets_;
   MicroBatchBuffers buffers_;
 };

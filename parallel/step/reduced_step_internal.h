@@ -31,7 +31,8 @@ struct StepInputs {
 // The step is owned by what ends it: by `backward(x, y, loss_fn)`, or by the backward that the user called. It has
 // three states:
 //
-//   filling   the last backward runs: complete gradients are marked ready, and reductions are launched, in order
+//   filling   the last backward runs, in stages that of one chunk after another: complete gradients are marked ready,
+//             and reductions are launched, in order
 //   launched  backward has ended: gradients that it did not reach count as unused, and all reductions are in flight
 //   finished  all reductions are complete, and the scaled gradients are in grad()
 //
@@ -52,6 +53,8 @@ class ReducedStep {
   bool takes(const autograd::Run& run);
   // The parameter's gradient is complete.
   void complete(std::size_t parameter);
+  // Replaces this rank's summary, before launch_rest: in stages the losses are known at the end.
+  void set_summary(const StepSummary& own) { reducer_.set_summary(own); }
   // Marks gradients that backward did not reach, and launches all remaining reductions.
   void launch_rest();
   // Finishes the step. Returns the sum of the ranks' summaries. If all ranks have joined there was no step: gradients

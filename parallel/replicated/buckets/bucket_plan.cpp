@@ -25,8 +25,8 @@ void gather_modules(const optim::NamedParameters& parameters, std::vector<std::s
 
 class Planner {
  public:
-  Planner(const optim::NamedParameters& parameters, std::int64_t first_bytes, std::int64_t bytes)
-      : parameters_(parameters), first_bytes_(first_bytes), bytes_(bytes) {}
+  Planner(const optim::NamedParameters& parameters, std::int64_t first_bytes, std::int64_t bytes, bool has_summary)
+      : parameters_(parameters), first_bytes_(first_bytes), bytes_(bytes), has_summary_(has_summary) {}
 
   // Adds parameters that can share a bucket: all to one bucket, or one by one if they exceed the limit.
   void add(std::span<const std::size_t> group) {
@@ -48,17 +48,18 @@ class Planner {
     return leaf(p).dtype() == leaf(q).dtype() && leaf(p).device() == leaf(q).device();
   }
   std::vector<BucketLayout> finish() {
-    for (std::size_t b = 0; b < buckets_.size(); ++b) lay_out(buckets_[b], b == 0);
+    for (std::size_t b = 0; b < buckets_.size(); ++b) lay_out(buckets_[b], has_summary_ && b == 0);
     return std::move(buckets_);
   }
 
  private:
   const Tensor& leaf(std::size_t p) const { return parameters_[p].second.master(); }
   bool fits(const Tensor& next, std::int64_t size) const;
-  void lay_out(BucketLayout& bucket, bool is_first) const;
+  void lay_out(BucketLayout& bucket, bool has_summary) const;
 
   const optim::NamedParameters& parameters_;
   std::int64_t first_bytes_, bytes_;
+  bool has_summary_;
   std::vector<BucketLayout> buckets_;
   std::int64_t filled_ = 0;  // bytes of gradients in the last bucket
 };
@@ -70,7 +71,7 @@ bool Planner::fits(const Tensor& next, std::int64_t size) const {
          filled_ + size <= (buckets_.size() == 1 ? first_bytes_ : bytes_);
 }
 
-void Planner::lay_out(BucketLayout& bucket, bool is_first) const {
+void Planner::lay_out(BucketLayout& bucket, bool has_summary) const {
   const std::int64_t line = 64 / item(leaf(bucket.parameters.front()));
   std::int64_t at = 0;
   for (const std::size_t p : bucket.parameters) {
@@ -78,7 +79,7 @@ void Planner::lay_out(BucketLayout& bucket, bool is_first) const {
     at += (leaf(p).numel() + line - 1) / line * line;
   }
   bucket.metadata = at;
-  bucket.used = is_first ? StepSummary::kElements : 0;
+  bucket.used = has_summary ? StepSummary::kElements : 0;
   bucket.elements = at + bucket.used + static_cast<std::int64_t>(bucket.parameters.size());
 }
 
@@ -91,9 +92,9 @@ std::vector<std::size_t> last_to_first(std::size_t parameters) {
 }
 
 std::vector<BucketLayout> plan_buckets(const optim::NamedParameters& parameters, std::vector<std::size_t> order,
-                                       std::int64_t first_bytes, std::int64_t bytes) {
+                                       std::int64_t first_bytes, std::int64_t bytes, bool has_summary) {
   gather_modules(parameters, order);
-  Planner planner(parameters, first_bytes, bytes);
+  Planner planner(parameters, first_bytes, bytes, has_summary);
   for (std::size_t begin = 0, end = 0; begin < order.size(); begin = end) {
     const std::string_view module = nn::module_path(parameters[order[begin]].first);
     while (end < order.size() && nn::module_path(parameters[order[end]].first) == module &&

@@ -11,8 +11,8 @@
 namespace lockstep::parallel {
 
 // One bucket: gradients of one dtype and device, each aligned to 64 bytes, then metadata: in the first bucket the
-// step's summary, then in every bucket a flag for each parameter: 1 if the rank used it. Gradients of f16 and bf16
-// parameters are stored as f32.
+// step's summary (unless it is sent apart), then in every bucket a flag for each parameter: 1 if the rank used it.
+// Gradients of f16 and bf16 parameters are stored as f32.
 struct BucketLayout {
   std::vector<std::size_t> parameters;     // positions in the list of parameters
   std::vector<std::int64_t> offsets = {};  // of each parameter, in elements
@@ -30,7 +30,7 @@ struct BucketLayout {
 // device, and before those that would exceed its limit: `first_bytes` for the first bucket, so that communication
 // starts early, `bytes` for the others.
 std::vector<BucketLayout> plan_buckets(const optim::NamedParameters& parameters, std::vector<std::size_t> order,
-                                       std::int64_t first_bytes, std::int64_t bytes);
+                                       std::int64_t first_bytes, std::int64_t bytes, bool has_summary = true);
 // The order that is likely: from the last parameter to the first.
 std::vector<std::size_t> last_to_first(std::size_t parameters);
 

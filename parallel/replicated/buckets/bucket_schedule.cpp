@@ -4,15 +4,23 @@
 #include <span>
 #include <utility>
 
+#include "lockstep/parallel/step/stage_runner_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::parallel {
 
+std::vector<BucketLayout> BucketSchedule::layouts(std::vector<std::size_t> order) const {
+  return GradientBuckets::plan(named_, std::move(order), cap_mb_, !stage_runner(module_));
+}
+
+// In stages the gradients of parameters that modules of the chain share are ready last.
 void BucketSchedule::plan(const std::shared_ptr<ProcessGroup>& group) {
   named_ = module_.named_parameters();
   std::erase_if(named_, [](const auto& entry) { return !entry.second.master().requires_grad(); });
-  use(std::make_unique<GradientBuckets>(named_, group,
-                                        GradientBuckets::plan(named_, last_to_first(named_.size()), cap_mb_),
+  std::vector<std::size_t> order = last_to_first(named_.size());
+  if (const auto stages = stage_runner(module_))
+    std::ranges::stable_partition(order, [&](std::size_t p) { return !stages->is_shared(named_[p].second); });
+  use(std::make_unique<GradientBuckets>(named_, group, layouts(std::move(order)),
                                         buckets_ ? buckets_->totals() : BucketTotals()));
   next_ = nullptr;
   knows_order_ = false;
@@ -38,9 +46,9 @@ void BucketSchedule::plan_by_order(const std::shared_ptr<ProcessGroup>& group) {
   const std::span<std::int64_t> numbers = agreed.span<std::int64_t>();
   std::ranges::copy(order, numbers.begin());
   group->broadcast(agreed, 0)->wait();
-  std::vector<BucketLayout> layouts = GradientBuckets::plan(named_, {numbers.begin(), numbers.end()}, cap_mb_);
-  if (!buckets_->has_layouts(layouts))
-    next_ = std::make_unique<GradientBuckets>(named_, group, std::move(layouts), buckets_->totals());
+  std::vector<BucketLayout> planned = layouts({numbers.begin(), numbers.end()});
+  if (!buckets_->has_layouts(planned))
+    next_ = std::make_unique<GradientBuckets>(named_, group, std::move(planned), buckets_->totals());
 }
 
 void BucketSchedule::set_hook(std::shared_ptr<CommHook> hook) {

@@ -28,6 +28,7 @@ class BucketSchedule {
   GradientBuckets& buckets() const { return *buckets_; }
 
  private:
+  std::vector<BucketLayout> layouts(std::vector<std::size_t> order) const;
   void use(std::unique_ptr<GradientBuckets> planned);
 
   const nn::Module& module_;

@@ -20,9 +20,9 @@ bool is_small(const Bucket& bucket) { return bytes_of(bucket.memory) <= kSmallBy
 }  // namespace
 
 std::vector<BucketLayout> GradientBuckets::plan(const optim::NamedParameters& parameters,
-                                                std::vector<std::size_t> order, double cap_mb) {
+                                                std::vector<std::size_t> order, double cap_mb, bool has_summary) {
   const auto cap = static_cast<std::int64_t>(cap_mb * (1 << 20));
-  return plan_buckets(parameters, std::move(order), std::min(cap, kFirstBucketBytes), cap);
+  return plan_buckets(parameters, std::move(order), std::min(cap, kFirstBucketBytes), cap, has_summary);
 }
 
 GradientBuckets::GradientBuckets(const optim::NamedParameters& parameters, std::shared_ptr<ProcessGroup> group,
@@ -133,10 +133,12 @@ void GradientBuckets::mark_ready(std::size_t parameter, const Tensor& gradient) 
 }
 
 // Where models share the ranks, their launch orders may differ from rank to rank, so no rank may wait for others before
-// it has launched all buckets of all models.
+// it has launched all buckets of all models. In the middle of a schedule a rank that waits does not send what other
+// stages wait for, and a rank that waits for them does not advance the reductions.
 void GradientBuckets::launch_full() {
+  const bool may_wait = !queue_.is_shared() && !is_in_stages();
   const Bucket* full = next();
-  for (; full && full->pending == 0 && (!queue_.is_shared() || fits_in_flight(*full)); full = next()) launch_next();
+  for (; full && full->pending == 0 && (may_wait || fits_in_flight(*full)); full = next()) launch_next();
 }
 
 // True if launching this bucket cannot block.
@@ -151,7 +153,7 @@ bool GradientBuckets::fits_in_flight(const Bucket& bucket) const {
 // gradients.
 void GradientBuckets::launch_metadata() {
   Bucket& bucket = buckets_[launched_];
-  if (launched_ == 0) own_.write(bucket.metadata);
+  if (launched_ == 0 && !is_in_stages()) own_.write(bucket.metadata);
   bucket.launched = seconds();
   raw::copy(bucket.metadata, bucket.metadata_place);
   trace(TraceKind::kBucketLaunched, bucket, bucket.gradients.names.front());
@@ -204,7 +206,19 @@ void GradientBuckets::wait_for(std::size_t b) {
 
 StepSummary GradientBuckets::wait() {
   for (std::size_t b = 0; b < launched_; ++b) wait_for(b);
-  return total();
+  return is_in_stages() ? reduce_summary() : total();
+}
+
+StepSummary GradientBuckets::reduce_summary() {
+  const Tensor summary = raw::empty({StepSummary::kElements}, {.dtype = dtype()});
+  own_.write(summary);
+  try {
+    group_->all_reduce_scaled(summary, scale_, {.phase = Phase::kGradients, .name = "summary"})->wait();
+  } catch (Error& error) {
+    error.add_context(fmt::format("DistributedDataParallel: the summary of step {}", totals_.steps + 1));
+    throw;
+  }
+  return StepSummary::read(summary, scale_);
 }
 
 void GradientBuckets::drain() {
@@ -301,10 +315,11 @@ void GradientBuckets::fill_stats(TrainingStats& stats) const {
 }
 
 std::int64_t GradientBuckets::bytes_sent() const {
-  std::int64_t bytes = 0;
-  for (const Bucket& bucket : buckets_)
-    bytes += all_reduce_bytes(bucket.memory.numel(), static_cast<std::int64_t>(item_size(bucket.memory.dtype())),
-                              group_->rank(), group_->size());
+  const auto bytes_of = [&](std::int64_t elements, DType dtype) {
+    return all_reduce_bytes(elements, static_cast<std::int64_t>(item_size(dtype)), group_->rank(), group_->size());
+  };
+  std::int64_t bytes = is_in_stages() ? bytes_of(StepSummary::kElements, dtype()) : 0;
+  for (const Bucket& bucket : buckets_) bytes += bytes_of(bucket.memory.numel(), bucket.memory.dtype());
   return bytes;
 }
 

@@ -25,7 +25,7 @@ class GradientBuckets final : public GradientReducer {
  public:
   // Plans buckets of at most `cap_mb` MiB, for gradients that become ready in this order.
   static std::vector<BucketLayout> plan(const optim::NamedParameters& parameters, std::vector<std::size_t> order,
-                                        double cap_mb);
+                                        double cap_mb, bool has_summary);
   // Allocates the buckets; all ranks must do so. `before`: totals of the buckets that these will replace.
   GradientBuckets(const optim::NamedParameters& parameters, std::shared_ptr<ProcessGroup> group,
                   std::vector<BucketLayout> layouts, const BucketTotals& before = {});
@@ -53,13 +53,16 @@ class GradientBuckets final : public GradientReducer {
   // The parameters in the order in which their gradients became ready in the last step.
   const std::vector<std::size_t>& order() const { return order_; }
 
-  // The summary is sent with the first bucket. A rank that has joined launches no gradients before the sum of the
+  // The summary is sent with the first bucket. If the model is in stages, the first bucket has no place for it: buckets
+  // are launched in the middle of the schedule, where no rank may wait for others, and the summary, which is known at
+  // the end, has an all-reduce of its own. A rank that has joined launches no gradients before the sum of the
   // summaries says that another rank has not.
   void begin_step(const StepSummary& own, double scale) override;
   bool is_ready(std::size_t parameter) const override { return slots_[parameter].ready; }
   // Copies the gradient to its view unless it is there, and launches full buckets, in order.
   void mark_ready(std::size_t parameter, const Tensor& gradient) override;
   void launch_rest() override;
+  void set_summary(const StepSummary& own) override { own_ = own; }
   StepSummary wait() override;
   void fill(const StepScale& scale) override;
   // After a failed step, instead of the rest: waits for the operations in flight, whose memory is that of the next
@@ -84,11 +87,14 @@ class GradientBuckets final : public GradientReducer {
   void make_bucket(BucketLayout layout);
   // The next bucket to launch; null if all have been launched.
   const Bucket* next() const { return launched_ < buckets_.size() ? &buckets_[launched_] : nullptr; }
+  // The first bucket has no place for the summary.
+  bool is_in_stages() const { return !buckets_.empty() && buckets_.front().layout.used == 0; }
   bool fits_in_flight(const Bucket& bucket) const;
   void launch_full();
   void launch_metadata();
   void launch_gradients();
   void launch_next();
+  StepSummary reduce_summary();
   StepSummary total() const { return StepSummary::read(buckets_.front().metadata, scale_); }
   void advance();
   void wait_for(std::size_t bucket);
