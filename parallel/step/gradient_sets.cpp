@@ -22,13 +22,15 @@ void set_view(const Tensor& leaf, const Tensor& view) {
 }  // namespace
 
 GradientSets::GradientSets(std::vector<nn::Parameter> parameters, const std::vector<int>& chunks)
-    : parameters_(std::move(parameters)), views_(parameters_.size()), chunks_(1), chunk_of_(chunks),
-      half_(parameters_.size()) {
+    : parameters_(std::move(parameters)), views_(parameters_.size()), chunk_of_(chunks), half_(parameters_.size()) {
   chunk_of_.resize(parameters_.size());
-  for (std::size_t p = 0; p < parameters_.size(); ++p) {
-    chunks_.resize(std::max(chunks_.size(), static_cast<std::size_t>(chunk_of_[p]) + 1));
-    at(chunk_of_[p]).parameters.push_back(p);
-  }
+  for (std::size_t p = 0; p < parameters_.size(); ++p) at(chunk_of_[p]).parameters.push_back(p);
+}
+
+// All parameters of a chunk may be frozen.
+GradientSets::Chunk& GradientSets::at(int chunk) {
+  chunks_.resize(std::max(chunks_.size(), static_cast<std::size_t>(chunk) + 1));
+  return chunks_[static_cast<std::size_t>(chunk)];
 }
 
 void GradientSets::set_views(std::vector<Tensor> views) { views_ = std::move(views); }

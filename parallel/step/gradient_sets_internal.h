@@ -48,7 +48,7 @@ class GradientSets {
     std::vector<std::size_t> parameters;    // in ascending order
     std::vector<std::vector<Tensor>> sets;  // complete sets, the largest first, by parameter; undefined: no gradient
   };
-  Chunk& at(int chunk) { return chunks_[static_cast<std::size_t>(chunk)]; }
+  Chunk& at(int chunk);
   void clear(Chunk& chunk);
   void reset(std::size_t parameter);
   Tensor newest(std::size_t parameter);

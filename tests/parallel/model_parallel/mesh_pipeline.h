@@ -25,10 +25,11 @@ constexpr int kBlocks = 6, kModules = kBlocks + 2;  // of the chain
 
 struct ModelOptions {
   double dropout = 0;
-  bool norm = false;    // block 1 has a BatchNorm
-  bool frozen = false;  // the embeddings
-  bool gathers = true;  // the head is whole, or gathers its logits
-  bool tied = false;    // tokens and head; the scales of a norm in the blocks 1, 2 and 5
+  bool norm = false;         // block 1 has a BatchNorm
+  bool frozen = false;       // the embeddings
+  bool ends_frozen = false;  // block 5 and the head
+  bool gathers = true;       // the head is whole, or gathers its logits
+  bool tied = false;         // tokens and head; the scales of a norm in the blocks 1, 2 and 5
 };
 
 struct Embed : nn::Module {
@@ -65,13 +66,16 @@ struct Model : nn::Module {
       head.weight = embed.tokens.weight;
       for (const int b : {2, 5}) block(b).norm1.weight = block(1).norm1.weight;
     }
-    if (!options.frozen) return;
-    for (const nn::Parameter& each : embed.parameters()) each.master().requires_grad_(false);
+    if (options.frozen) freeze(embed);
+    if (options.ends_frozen) freeze(blocks[kBlocks - 1]), freeze(head);
   }
   ls::Tensor forward_inputs(const std::vector<ls::Tensor>& in) const override {
     ls::Tensor x = embed(in);
     for (nn::Module& block : blocks) x = block(x);
     return head(x);
+  }
+  static void freeze(const nn::Module& module) {
+    for (const nn::Parameter& each : module.parameters()) each.master().requires_grad_(false);
   }
   context_training::Block& block(int b) { return dynamic_cast<Block&>(blocks[b]).inner; }
   Embed& embed;

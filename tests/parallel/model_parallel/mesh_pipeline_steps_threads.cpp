@@ -84,6 +84,10 @@ TEST_CASE("buffers are those of the first micro-batch of all ranks") {
   check_same({}, kFour, {{.pp = 4}}, {.norm = true});
 }
 
+TEST_CASE("a model chunk whose parameters are all frozen") {
+  check_same({.dp = 2}, kFour, kMeshes, {.ends_frozen = true});
+}
+
 TEST_CASE("a vocabulary in slices, whose loss is on the last stage") {
   for (const bool has_pieces : {false, true})
     check_same({}, {.micro_batches = 4, .tensor_slices = 4, .sequence_parallel = has_pieces},
