@@ -67,5 +67,6 @@ TEST_CASE("an exception after the first reductions of a step ends the step on al
 }
 
 TEST_CASE("a rank that ends or stops after the first reductions of a step is named by the others") {
-  check_faults("shm");
+  check_ends("shm");
+  check_faults("shm", {{"dp", SIGSTOP, 1}, {"fsdp", SIGSTOP, 2}});
 }

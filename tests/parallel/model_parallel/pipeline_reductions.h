@@ -203,11 +203,7 @@ struct Fault {
   std::string describe() const { return fmt::format("{}, signal {} of rank {}", axis, signal, victim); }
 };
 
-inline void check_faults(const char* backend) {
-  std::vector<Fault> faults = {{"dp", SIGSTOP, 1}, {"fsdp", SIGSTOP, 2}};
-  for (int victim = 0; victim < 4; ++victim) {
-    for (const char* axis : {"dp", "fsdp"}) faults.push_back({axis, SIGKILL, victim});
-  }
+inline void check_faults(const char* backend, const std::vector<Fault>& faults) {
   const auto run_rank = [&](const Fault& fault, const Group& group, model_faults::Board& board) {
     const par::DeviceMesh mesh(group, {{"pp", 2}, {fault.axis, 2}});
     const Case of{.axis = fault.axis, .schedule = par::Schedule::kInterleaved, .chunks = 2};
@@ -225,6 +221,11 @@ inline void check_faults(const char* backend) {
     model_faults::check_report(fault.signal, fault.victim, board, error_in(step), {backend, 4});
   };
   model_faults::check_faults(faults, run_rank, {backend, 4});
+}
+
+inline void check_ends(const char* backend) {
+  for (const char* axis : {"dp", "fsdp"})
+    check_faults(backend, {{axis, SIGKILL, 0}, {axis, SIGKILL, 1}, {axis, SIGKILL, 2}, {axis, SIGKILL, 3}});
 }
 
 }  // namespace pipeline_reductions
