@@ -59,8 +59,8 @@ void print_meaning(const Options& options, const std::vector<Result>& results) {
   fmt::print(
       "\nCompared with one device, dp is {:.2f} and ddp {:.2f} times as fast: {}.\n", dp, ddp,
       std::max(dp, ddp) > 1
-          ? "the batch is fixed (strong scaling), and each device\n"
-            "repeats what is not split, such as the optimizer's step"
+          ? "the batch is fixed (strong scaling), and the\n"
+            "optimizer's step is not split: with dp one device runs it, with ddp each rank"
           : fmt::format("a step takes {:.0f} us on one device, less\nthan it costs to pass work to another thread or "
                         "process",
                         1e6 / single));

@@ -107,6 +107,7 @@ TEST_CASE("compare --report: the recorded bytes and those of each step follow th
   for (const Json& answer : data.at("answers")) questions.insert(answer.at(0).get<std::string>());
   CHECK(questions.contains("Who waits in dp?"));
   CHECK(questions.contains("What overlaps in ddp?"));
+  CHECK(questions.contains("What memory do the strategies need?"));
   for (const Json& mode : data.at("modes")) CHECK(mode.at("memory").at(0) == kParameterBytes);
 
   const auto hash = [](const std::string& mode) {
@@ -129,7 +130,7 @@ TEST_CASE("compare --report: the recorded bytes and those of each step follow th
   CHECK(in_events(data, dp, step, "copy", "loss gradient") == 16 * 4);
   CHECK(in_events(data, dp, step, "copy", "gradients") == kParameterBytes);
 
-  // 2 (n-1) P over all ranks, P the bucket's bytes; here n is 2.
+  // 2 (n-1) times the bucket's bytes over all ranks; here n is 2.
   const Json ddp = mode_of(data, "ddp");
   const std::int64_t bucket = in_events(data, ddp, ddp.at("steps").at(0), "bucket launched", "fc.bias") / 2;
   CHECK(bucket >= static_cast<std::int64_t>(kParameterBytes));

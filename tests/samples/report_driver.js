@@ -3,34 +3,37 @@
 (async () => {
   const failed = [];
   const check = (what, condition) => { if (!condition) failed.push(what); };
-  const rowsOf = (id) => [...document.querySelectorAll(`#${id} tr`)].map((row) => [...row.children].map((cell) => cell.textContent).join(' '));
+  const plain = (node) => node.textContent.replaceAll('\u00a0', ' ');
+  const rowsOf = (id) => [...document.querySelectorAll(`#${id} tr`)].map((row) => [...row.children].map(plain).join(' '));
   const labels = (text) => document.querySelectorAll(`#figure-ddp .event[aria-label*="${text}"]`).length;
   const clickAndWait = async (button) => { button.click(); await new Promise((done) => setTimeout(done)); };
   const setClipboard = (value) => Object.defineProperty(navigator, 'clipboard', {value, configurable: true});
   const figure = document.querySelector('#figure-ddp'), copy = figure.querySelector('.copy'), text = figure.querySelector('textarea');
 
   // The summary: times, bytes, overlap, and which modes agree.
-  const textOf = (selector) => document.querySelector(selector).textContent;
+  const textOf = (selector) => plain(document.querySelector(selector));
   const has = (selector, ...parts) => parts.every((part) => textOf(selector).includes(part));
-  check('the card of ddp', has('#card-ddp', '1.00 ms', '600 B', 'rank 0 (sent and received)400 B', '30 % of the seconds, 25 % of the bytes',
-      '124 B in 150 B', '\u2713 00000000000000bb, the same as dp'));
-  check('the card of single', has('#card-single', '11.0 us', '00000000000000aa: differs, because'));
+  check('the card of ddp', has('#card-ddp', '1.00 ms', '600 B', 'through the busiest rank, rank 0 (sent and received)400 B', '30 % of the time, 25 % of the bytes',
+      'buckets, with padding and metadata124 B; 150 B', '\u2713 00000000000000bb, the same as dp'));
+  check('the card of single', has('#card-single', '11.0 us', '00000000000000aa differs: it adds in another order'));
   check('who agrees', has('#agreement', '\u2713 dp and ddp end with the same parameters'));
-  check('answers', [...document.querySelectorAll('#answers > *')].map((each) => each.textContent).join('|') ===
+  check('answers', [...document.querySelectorAll('#answers > *')].map(plain).join('|') ===
       'Why is ddp slower than dp?|Because it is <b>made up</b>.|How much memory?|3.50 MB');
-  check('memory in the card', has('#card-ddp', 'parameters, gradients, optimizer state of a rank496 B', 'than at its end (activations)200 B') &&
-      !textOf('#card-single').includes('activations'));
+  check('memory in the card', has('#card-ddp', 'parameters, gradients, optimizer state of a rank496 B', 'extra memory at the peak of a step200 B') &&
+      !textOf('#card-single').includes('peak'));
+  check('numbers stay with their units', document.querySelector('#answers dd:last-child').textContent === '3.50\u00a0MB' &&
+      document.querySelector('#card-single .large').textContent === '11.0\u00a0us');
   check('words are explained', ['lane', 'traffic counters', 'P, n'].every((word) => [...document.querySelectorAll('#words dt')].some((each) => each.textContent === word)));
 
   // Each mode starts at its median step, with a scale of its own where modes differ much.
   const stepOf = (mode) => textOf(`#figure-${mode} figcaption span`);
   const single = document.querySelector('#figure-single'), oneScale = document.querySelector('#one-scale');
   const widthOf = () => single.querySelector('.event.backward rect').getBBox().width;
-  check('median steps', stepOf('single') === ': step 9, 11.0 us' && stepOf('ddp') === ': step 9, 1.00 ms' && textOf('#step-number') === 'the median step of each mode');
+  check('median steps', stepOf('single') === ': step 9, 11.0 us' && stepOf('ddp') === ': step 9, 1.00 ms' && textOf('#step-number') === 'the median step of each strategy');
   check('own scales', !oneScale.checked && widthOf() > 80 && has('#scale-note', '91 times as long as one of single', 'a scale of its own'));
   oneScale.click();
   const tops = () => ['single', 'dp', 'ddp'].map((mode) => textOf(`#figure-${mode} .overview .tick`));
-  check('one scale', widthOf() < 20 && tops().join() === '1.00 ms,1.00 ms,1.00 ms' && has('#scale-note', 'All timelines have one scale.'));
+  check('one scale', widthOf() < 20 && tops().join() === '1.00 ms,1.00 ms,1.00 ms' && !textOf('#scale-note').includes('own'));
   oneScale.click();
 
   check('own scales of the strips', tops().join() === '33.0 us,1.00 ms,1.00 ms');
@@ -54,7 +57,7 @@
 
   // Bytes: sums by rank with their formula, and the links on request.
   const gradients = '#phases td[data-mode="ddp"][data-phase="gradients"]';
-  check('sums by rank', has(gradients, 'rank 0 sends: 200 B', '= 2 (n-1)/n P sent by each rank, with n = 3 and P = 150 B', 'all 6 links', 'The all-reduce is direct'));
+  check('sums by rank', has(gradients, 'rank 0 sends: 200 B', '= 2 (n-1)/n times the 150 B of buckets, sent by each rank, with n = 3', 'all 6 links', 'The all-reduce is direct'));
   check('links are folded', !document.querySelector(gradients + ' details').open && document.querySelectorAll(gradients + ' details .link').length === 6);
   check('gradients and buckets', has(gradients, 'Gradients: 124 B, buckets: 150 B.'));
   check('averages', has('#phases td[data-mode="dp"][data-phase="gradients"]', '124.5 B on average', '= (n-1) P, with n = 2 and P = 124 B'));
@@ -84,6 +87,8 @@
 
   // Figures: texts that arrows do not cross, one curve for equal losses in the page's text size, and colours apart.
   const bounds = (node) => node.getBoundingClientRect(), texts0 = [...document.querySelectorAll('#figure-ddp .event text')].map(bounds);
+  check('marks of buckets touch no text', [...document.querySelectorAll('#figure-ddp .event.moment path')].map(bounds).every((mark) => texts0.every((each) =>
+      mark.right < each.left || mark.left > each.right || mark.bottom < each.top || mark.top > each.bottom)));
   check('arrows cross no text', [...document.querySelectorAll('#figure-ddp .arrow line')].map(bounds).every((line) => texts0.every((each) =>
       line.left < each.left || line.left > each.right || line.bottom < each.top || line.top > each.bottom)));
   const chart = document.querySelector('#losses .chart');
@@ -111,7 +116,7 @@
   check('bytes of a ddp step', rowsOf('step-matrix-ddp').join('|') ===
       'from \\ to rank 0 rank 1 rank 2 sent|rank 0 0 ? ? 248|rank 1 ? 0 ? 252|rank 2 ? ? 0 244|received ? ? ? 744');
   check('overlap of the run', rowsOf('overlap').slice(1).map((row) => row.split(' 0 ns')[0]).join('|') ===
-      'single no buckets|dp no buckets|ddp 30 % of the seconds, 25 % of the bytes');
+      'single no buckets|dp no buckets|ddp 30 % of the time, 25 % of the bytes');
   check('bytes of the run', rowsOf('matrix-ddp')[4] === 'received 2,000 2,000 2,000 6,000');
 
   // The figure as SVG, first without a clipboard.
@@ -138,7 +143,7 @@
   await clickAndWait(document.querySelector('#figure-dp .copy'));
   check('names from outside are text', copied.includes('model &lt;&amp;&gt;') && !new DOMParser().parseFromString(copied, 'image/svg+xml').querySelector('parsererror'));
   await clickAndWait(document.querySelector('#losses .copy'));
-  check('curves', copied.includes('<polyline') && />dp and ddp: the same curve<\/text>/.test(copied) && copied.includes('training loss by epoch') && /stroke-dasharray="5px, 3px"/.test(copied));
+  check('curves', copied.includes('<polyline') && />dp and ddp: the same curve<\/text>/.test(copied) && copied.includes('mean loss of the steps by epoch') && /stroke-dasharray="5px, 3px"/.test(copied));
 
   // Guessing mode: numbers are hidden only on request, and appear one by one.
   const cell = (mode, phase) => document.querySelector(`#phases td[data-mode="${mode}"][data-phase="${phase}"]`);

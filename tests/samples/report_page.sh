@@ -28,13 +28,13 @@ done
 # 31 parameters of 4 bytes to and from the second device in each of 30 steps, and half of two epochs' 456 rows of 30.
 dom=$(cat dom1280.html)
 expect() { grep -qF -- "$1" <<<"$dom" || complain "not in the document: $1"; }
-expect 'cpu:0 to cpu:1: <b>124 B</b> in 1 transfer a step'
-expect 'cpu:1 to cpu:0: <b>124 B</b> in 2 transfers a step'
-expect 'cpu:0 to cpu:1: <b>1,824 B</b>'
-expect 'the median step of each mode'
+expect 'cpu:0 to cpu:1: <b>124&nbsp;B</b> in 1 transfer a step'
+expect 'cpu:1 to cpu:0: <b>124&nbsp;B</b> in 2 transfers a step'
+expect 'cpu:0 to cpu:1: <b>1,824&nbsp;B</b>'
+expect 'the median step of each strategy'
 expect '✓ accumulate, dp and ddp end with the same parameters'
 expect 'fc Linear'
-expect 'rank 0 to rank 1: <b>124 B</b> in 2 transfers before the first step'
+expect 'rank 0 to rank 1: <b>124&nbsp;B</b> in 2 transfers before the first step'
 expect '<table id="step-matrix-ddp">'
 
 # The same page with made-up data and a script that drives it, which the policy allows by its hash.

@@ -6,12 +6,16 @@
 #include <algorithm>
 #include <cstdlib>
 #include <functional>
+#include <map>
 #include <optional>
+#include <ranges>
 #include <string_view>
+#include <utility>
 
 #include "lockstep/parallel/schedule/schedule_internal.h"
 #include "tools/report/causes.h"
 #include "tools/report/messages.h"
+#include "tools/report/parts.h"
 #include "tools/report/pipeline.h"
 
 namespace report {
@@ -21,15 +25,22 @@ using lockstep::TraceEvent;
 using lockstep::TraceKind;
 
 constexpr double kClear = 0.05;  // a smaller share of a step is noise
-constexpr double kPart = 0.1;    // the share of a difference from which a part of it is listed
 constexpr int kMoreDevices = 8;  // in the closed forms
 constexpr std::size_t kWaitingLanes = 4;
 
-double ratio(std::int64_t a, std::int64_t b) {
-  return static_cast<double>(a) / static_cast<double>(std::max<std::int64_t>(b, 1));
+// The bytes by which the memory at the peak of a step exceeds that at its end, on the lane with most; 0: unknown.
+std::int64_t peak_above_end(const StepView& step) {
+  std::int64_t most = 0;
+  for (const Lane& lane : step.lanes) {
+    std::int64_t peak = 0, end = -1;
+    for (const TraceEvent& event : lane.memory) {
+      peak = std::max(peak, event.labels.bytes);
+      if (event.name == "memory") end = event.labels.bytes;
+    }
+    if (end >= 0) most = std::max(most, peak - end);
+  }
+  return most;
 }
-
-std::string percent(double share) { return fmt::format("{:.0f} %", 100 * share); }
 
 // A run with its costs.
 struct Measured {
@@ -40,23 +51,9 @@ struct Measured {
   const std::string& mode() const { return traced->run.mode; }
   bool has_ranks() const { return traced->run.has_ranks(); }
   const char* devices() const { return has_ranks() ? "ranks" : "devices"; }
-  // The lane whose times are compared: "cpu:0", "the ranks (mean)".
-  std::string lane() const { return has_ranks() ? "the ranks (mean)" : "cpu:0"; }
+  // The lane whose times are compared.
+  std::string lane() const { return has_ranks() ? "an average rank" : "cpu:0"; }
 };
-
-struct Part {
-  std::int64_t ns;
-  std::string text;
-};
-
-// The parts of a difference that are at least a tenth of `whole`, longest first.
-std::string longest_parts(std::vector<Part> parts, std::int64_t whole) {
-  std::erase_if(parts, [&](const Part& part) { return part.ns <= 0 || ratio(part.ns, whole) < kPart; });
-  std::ranges::stable_sort(parts, std::ranges::greater(), &Part::ns);
-  std::vector<std::string> texts;
-  for (const Part& part : parts) texts.push_back(part.text);
-  return fmt::format("{}", fmt::join(texts, "; "));
-}
 
 class Answers {
  public:
@@ -66,20 +63,24 @@ class Answers {
   }
 
   std::vector<Answer> take() {
-    const Measured *const ddp = find("ddp"), *const dp = find("dp");
+    const Measured *const ddp = find("ddp"), *const dp = find("dp"), *const single = find("single"),
+                          *const accumulate = find("accumulate");
+    if (single && accumulate) compare(*single, *accumulate);
     if (dp && ddp) compare(*dp, *ddp);
     for (const Measured& run : runs_)
       if (ddp && run.traced->run.is_sharded()) compare(*ddp, run);
-    const Measured* const alone = find("single") ? find("single") : find("accumulate");
-    for (const Measured& run : runs_)
-      if (alone && run.costs.lanes > 1) explain_speedup(*alone, run);
+    if (const Measured* const alone = single ? single : accumulate) {
+      for (const Measured& run : runs_)
+        if (run.costs.lanes > 1) explain_speedup(*alone, run);
+      bound_speedup(alone->costs);
+    }
     for (const Measured& run : runs_) {
       if (run.has_ranks() && run.costs.lanes > 1) explain_overlap(run);
     }
     for (const Measured& run : runs_)
       if (run.costs.lanes > 1) explain_waiting(run);
     for (const Measured& run : runs_) explain_pipeline(run);
-    add_memory();
+    add_memories();
     extrapolate();
     return std::move(answers_);
   }
@@ -97,19 +98,19 @@ class Answers {
     if (slow.costs.lanes != fast.costs.lanes || ratio(more, slow.costs.step) < kClear) return;
     const auto part = [&](std::int64_t StepCosts::*cost, const char* what) {
       const std::int64_t s = slow.costs.*cost, f = fast.costs.*cost;
-      return Part{s - f, fmt::format("{} takes {} instead of {}", what, time_text(s), time_text(f))};
+      return Part{s - f, fmt::format("{} ({} instead of {})", what, in_unit_of(more, f), in_unit_of(more, s))};
     };
-    answers_.push_back(
-        {fmt::format("Why is {} faster than {}?", fast.name(), slow.name()),
-         fmt::format("A step takes {} instead of {}. The largest differences between {} of {} and {} of {}: {}.",
-                     time_text(fast.costs.step), time_text(slow.costs.step), slow.lane(), slow.name(), fast.lane(),
-                     fast.name(),
-                     longest_parts(
-                         {part(&StepCosts::model, "forward and backward"), part(&StepCosts::optimizer, "the optimizer"),
-                          part(&StepCosts::communication, "exposed communication"),
-                          part(&StepCosts::waiting, "waiting"), part(&StepCosts::other, "loading data and bookkeeping"),
-                          part(&StepCosts::apart, "the difference of the ranks' begins and ends")},
-                         more))});
+    answers_.push_back({fmt::format("Why is {} faster than {}?", fast.name(), slow.name()),
+                        fmt::format("A step takes {} instead of {}. Compared with {} of {}, {} of {} saves: {}.",
+                                    time_text(fast.costs.step), time_text(slow.costs.step), slow.lane(), slow.name(),
+                                    fast.lane(), fast.name(),
+                                    sum_text({part(&StepCosts::model, "in forward and backward"),
+                                              part(&StepCosts::optimizer, "in the optimizer's step"),
+                                              part(&StepCosts::communication, "of exposed communication"),
+                                              part(&StepCosts::waiting, "of waiting"),
+                                              part(&StepCosts::other, "of loading data and bookkeeping"),
+                                              part(&StepCosts::apart, "idle at the start or end of the step")},
+                                             more))});
   }
 
   // Why n devices are not n times as fast as one.
@@ -118,29 +119,31 @@ class Answers {
     const std::int64_t n = costs.lanes, lost = costs.step - one.step / n;
     if (ratio(lost, costs.step) < kClear) return;
     const double speedup = ratio(one.step, costs.step);
-    const bool is_whole = repeats_optimizer(one, run);
-    const auto beyond = [&](std::int64_t cost, std::int64_t of_one) { return cost - of_one / n; };
-    const std::vector<Part> parts = {
-        {beyond(costs.optimizer, one.optimizer),
-         is_whole ? fmt::format("{} because the optimizer's step is not divided ({}, {} in {})",
-                                time_text(beyond(costs.optimizer, one.optimizer)), time_text(costs.optimizer),
-                                time_text(one.optimizer), alone.name())
-                  : fmt::format("{} in the optimizer's step", time_text(beyond(costs.optimizer, one.optimizer)))},
-        {beyond(costs.model, one.model),
-         fmt::format("{} in forward and backward", time_text(beyond(costs.model, one.model)))},
-        {costs.communication, fmt::format("{} of exposed communication", time_text(costs.communication))},
-        {costs.waiting, fmt::format("{} of waiting", time_text(costs.waiting))},
-        {beyond(costs.other, one.other),
-         fmt::format("{} of loading data and bookkeeping", time_text(beyond(costs.other, one.other)))},
-        {costs.apart,
-         fmt::format("{} in which the ranks begin or end the step at different times", time_text(costs.apart))}};
+    const auto beyond = [&](std::int64_t StepCosts::*cost) { return costs.*cost - one.*cost / n; };
+    std::vector<Part> parts = {{beyond(&StepCosts::model), "in forward and backward"},
+                               {beyond(&StepCosts::communication), "of exposed communication"},
+                               {beyond(&StepCosts::waiting), "of waiting"},
+                               {beyond(&StepCosts::other), "of loading data and bookkeeping"},
+                               {beyond(&StepCosts::apart),
+                                "idle at the start or end of the step, since the ranks do not begin and end together"}};
+    if (repeats_optimizer(one, run)) {
+      const std::int64_t slower = costs.optimizer - one.optimizer;
+      parts.push_back({one.optimizer - one.optimizer / n, run.has_ranks()
+                                                              ? "because each rank repeats the optimizer's step"
+                                                              : "because cpu:0 alone runs the optimizer's step"});
+      parts.push_back(
+          {slower, fmt::format("because the optimizer's step ran {} ({}; {} in {})", slower < 0 ? "faster" : "slower",
+                               in_unit_of(lost, costs.optimizer), in_unit_of(lost, one.optimizer), alone.name())});
+    } else {
+      parts.push_back({beyond(&StepCosts::optimizer), "in the optimizer's step"});
+    }
     answers_.push_back(
         {speedup >= 1
              ? fmt::format("Why is {} {:.2f} and not {} times as fast as {}?", run.name(), speedup, n, alone.name())
              : fmt::format("Why is {} slower than {}?", run.name(), alone.name()),
-         fmt::format("On {} {} a step could take {}, 1/{} of {}'s; it takes {}. The {} more are, for {}, mainly: {}.{}",
-                     n, run.devices(), time_text(one.step / n), n, alone.name(), time_text(costs.step), time_text(lost),
-                     run.lane(), longest_parts(parts, lost), is_whole ? amdahl(one, run) : "")});
+         fmt::format("A step takes {}; ideally it takes {} ({}'s {} divided by {}). The extra {} of {} come from: {}.",
+                     time_text(costs.step), time_text(one.step / n), alone.name(), time_text(one.step), n,
+                     time_text(lost), run.lane(), sum_text(parts, lost))});
   }
 
   // Whether the optimizer's step takes about as long as on one device, and enough of that device's step to matter.
@@ -149,18 +152,29 @@ class Answers {
            ratio(run.costs.optimizer, one.optimizer) > 0.75;
   }
 
-  std::string amdahl(const StepCosts& one, const Measured& run) const {
-    const double serial = ratio(one.optimizer, one.step), n = run.costs.lanes;
-    std::string text = fmt::format(
-        " The optimizer is {} of a step on one device; if only the rest is divided, {} devices are at most {:.2f} "
-        "times, "
-        "and any number at most {:.1f} times as fast (Amdahl's law).",
-        percent(serial), run.costs.lanes, 1 / (serial + (1 - serial) / n), 1 / serial);
-    for (const Measured& other : runs_) {
-      if (!other.traced->run.is_sharded() || other.costs.lanes != run.costs.lanes) continue;
-      return text + fmt::format(" {} divides it: {} on each rank.", other.name(), time_text(other.costs.optimizer));
+  // The bound that the optimizer's step sets, for the runs that do not divide it.
+  void bound_speedup(const StepCosts& one) {
+    const double serial = ratio(one.optimizer, one.step);
+    std::vector<std::string> names;
+    std::map<int, std::string> bounds;  // by number of devices
+    for (const Measured& run : runs_) {
+      if (run.costs.lanes < 2 || !repeats_optimizer(one, run)) continue;
+      names.push_back(run.name());
+      const int n = run.costs.lanes;
+      bounds[n] = fmt::format("{:.2f} on {} devices", 1 / (serial + (1 - serial) / n), n);
     }
-    return text + " ZeRO stage 1 (zero1) divides the optimizer's step, too.";
+    if (names.empty()) return;
+    std::string zero = "ZeRO stage 1 (zero1) would divide this step, too.";
+    for (const Measured& run : runs_) {
+      if (!run.traced->run.is_sharded() || !bounds.contains(run.costs.lanes)) continue;
+      zero = fmt::format("{} divides this step, too: {} on each rank.", run.name(), time_text(run.costs.optimizer));
+      break;
+    }
+    answers_.push_back(
+        {fmt::format("How fast can {} become?", listed(names)),
+         fmt::format("The optimizer's step is {} of a step on one device. Even if the rest were divided perfectly, the "
+                     "speed-up would be at most {} and {:.1f} on any number (Amdahl's law). {}",
+                     percent(serial), fmt::join(std::views::values(bounds), ", "), 1 / serial, zero)});
   }
 
   void explain_overlap(const Measured& run) {
@@ -173,14 +187,14 @@ class Answers {
     for (const LaneEvent& each : median_step(run.traced->steps).lanes[0].events)
       buckets += each.event.kind == TraceKind::kBucketLaunched ? 1 : 0;
     const std::string exposed =
-        fmt::format(" Exposed are {} of a step on each rank (mean).", time_text(run.costs.communication));
+        fmt::format(" On average, a rank spends {} of a step only communicating.", time_text(run.costs.communication));
     const std::string question = fmt::format("What overlaps in {}?", run.name());
     if (sum.bytes == 0) return explain_flights(run, question, exposed);
     if (sum.early_bytes > 0)
       answers_.push_back(
           {question,
-           fmt::format("{} of the communication's time, and {} of its bytes, overlap with backward: "
-                       "buckets that are reduced before the last gradient is ready.{}",
+           fmt::format("{} of the communication's time, and {} of its bytes, overlap with backward. "
+                       "Only buckets that are reduced before the last gradient is ready count.{}",
                        percent(sum.early_seconds / sum.seconds), percent(ratio(sum.early_bytes, sum.bytes)), exposed)});
     else
       answers_.push_back(
@@ -229,14 +243,16 @@ class Answers {
         if (!longest) longest = &cause;
       }
       if (!longest || ratio(sum, run.costs.step) < kClear) continue;
-      parts.push_back({sum, fmt::format("{} waits {} of {} ({}), {} of them for {}", lane.name, time_text(sum),
-                                        time_text(run.costs.step), percent(ratio(sum, run.costs.step)),
-                                        longest->ns == sum ? "all" : time_text(longest->ns), longest->what)});
+      const std::string of_it =
+          longest->ns == sum ? "all of it" : fmt::format("of which {} are", time_text(longest->ns));
+      parts.push_back(
+          {sum, fmt::format("{} waits {} of {} ({}), {} for {}", lane.name, time_text(sum), time_text(run.costs.step),
+                            percent(ratio(sum, run.costs.step)), of_it, longest->what)});
     }
     if (parts.empty()) return;
-    std::ranges::stable_sort(parts, std::ranges::greater(), &Part::ns);
+    std::ranges::stable_sort(parts, std::ranges::greater(), &Part::size);
     if (parts.size() > kWaitingLanes) parts.resize(kWaitingLanes);
-    answers_.push_back({fmt::format("Who waits in {}?", run.name()), longest_parts(parts, 0) + "."});
+    answers_.push_back({fmt::format("Who waits in {}?", run.name()), largest_parts(parts, 0) + "."});
   }
 
   void explain_pipeline(const Measured& run) {
@@ -250,30 +266,59 @@ class Answers {
                      percent(profile->median_step().idle()), percent(planned))});
   }
 
-  // Memory of a rank against that of the strategy that keeps all of the model.
-  void add_memory() {
+  // Memory of the strategies that keep all of the model, and that of the others against it.
+  void add_memories() {
     const Measured* whole = nullptr;
     for (const char* mode : {"ddp", "accumulate", "dp", "single"})
       if (!whole && find(mode) && find(mode)->traced->run.memory.is_known()) whole = find(mode);
-    if (!whole) return;
-    const ModelMemory& all = whole->traced->run.memory;
+    if (!whole || runs_.size() < 2) return;
+    add_memory_of_all(whole->traced->run.memory);
+    compare_memory(*whole);
+  }
+
+  void add_memory_of_all(const ModelMemory& all) {
+    std::vector<std::string> on_first, on_ranks, peaks;
+    std::string replicas;
+    for (const Measured& run : runs_) {
+      if (run.traced->run.memory == all) (run.has_ranks() ? on_ranks : on_first).push_back(run.name());
+      if (const std::int64_t above = peak_above_end(median_step(run.traced->steps)); above > 0)
+        peaks.push_back(fmt::format("{} in {}", size_text(above), run.name()));
+      if (run.mode() == "dp" && run.costs.lanes > 1)
+        replicas = fmt::format(
+            " Each other device of {} holds a replica: its parameters, and in backward its gradients.", run.name());
+    }
+    std::vector<std::string> places;
+    if (!on_first.empty()) places.push_back("on cpu:0 of " + listed(on_first));
+    if (!on_ranks.empty()) places.push_back("on each rank of " + listed(on_ranks));
+    std::string text = fmt::format("Parameters take {}, gradients {} and the optimizer's state {}, in total {}, {}.{}",
+                                   size_text(all.parameters), size_text(all.gradients), size_text(all.optimizer),
+                                   size_text(all.total()), fmt::join(places, ", and "), replicas);
+    if (!peaks.empty())
+      text += fmt::format(
+          " The peak of a step has in addition activations and temporary tensors, such as the gradients of one "
+          "micro-batch: {}.",
+          listed(peaks));
+    answers_.push_back({"What memory do the strategies need?", std::move(text)});
+  }
+
+  void compare_memory(const Measured& whole) {
+    const ModelMemory& all = whole.traced->run.memory;
     for (const Measured& run : runs_) {
       const ModelMemory& own = run.traced->run.memory;
-      if (&run == whole || !own.is_known() || own.total() == all.total()) continue;
+      if (&run == &whole || !own.is_known() || own.total() == all.total()) continue;
       const auto part = [&](std::int64_t ModelMemory::*bytes, const char* what) {
         const std::int64_t difference = own.total() < all.total() ? all.*bytes - own.*bytes : own.*bytes - all.*bytes;
-        return Part{difference, fmt::format("{} {} instead of {}", what, bytes_text(static_cast<double>(own.*bytes)),
-                                            bytes_text(static_cast<double>(all.*bytes)))};
+        return Part{difference, fmt::format("{} {} instead of {}", what, size_text(own.*bytes), size_text(all.*bytes))};
       };
       const bool is_less = own.total() < all.total();
       answers_.push_back(
           {fmt::format("How much memory does {} {}?", run.name(), is_less ? "save" : "need"),
            fmt::format(
                "A rank has {} of parameters, gradients, optimizer state and buffers of units: {} {} than {} ({}). {}.",
-               bytes_text(static_cast<double>(own.total())),
+               size_text(own.total()),
                percent(is_less ? 1 - ratio(own.total(), all.total()) : ratio(own.total(), all.total()) - 1),
-               is_less ? "less" : "more", whole->name(), bytes_text(static_cast<double>(all.total())),
-               longest_parts(
+               is_less ? "less" : "more", whole.name(), size_text(all.total()),
+               largest_parts(
                    {part(&ModelMemory::parameters, "Parameters"), part(&ModelMemory::gradients, "Gradients"),
                     part(&ModelMemory::optimizer, "Optimizer state"), part(&ModelMemory::units, "Buffers of units")},
                    std::abs(all.total() - own.total())))});
@@ -289,16 +334,15 @@ class Answers {
       if (formula.kind == ByteFormula::Kind::kNone || run.costs.lanes >= kMoreDevices) continue;
       bytes = static_cast<double>(run.traced->run.gradient_bytes);
       const double now = formula.multiple(run.costs.lanes), then = formula.multiple(kMoreDevices);
-      texts.push_back(fmt::format("{} of {} {} = {:.4g} P = {} (here {:.4g} P)",
-                                  formula.kind == ByteFormula::Kind::kHub ? "cpu:0" : "a rank", run.name(),
-                                  formula.text(), then, bytes_text(then * bytes), now));
+      texts.push_back(fmt::format("{} = {} on {} of {} (here {})", formula.text(), bytes_text(then * bytes),
+                                  formula.kind == ByteFormula::Kind::kHub ? "cpu:0" : "each rank", run.name(),
+                                  bytes_text(now * bytes)));
     }
     if (texts.size() < 2) return;
-    answers_.push_back(
-        {fmt::format("What would change on {} devices?", kMoreDevices),
-         fmt::format("The parameters and gradients that pass through the busiest end in a step, sent and received, "
-                     "with the model's P = {}: {}.",
-                     bytes_text(bytes), fmt::join(texts, "; "))});
+    answers_.push_back({fmt::format("What would change on {} devices?", kMoreDevices),
+                        fmt::format("A step would send and receive parameters and gradients of {}, with P = {}, the "
+                                    "size of the parameters.",
+                                    listed(texts), bytes_text(bytes))});
   }
 
   std::vector<Measured> runs_;

@@ -6,9 +6,11 @@
 #include <cstdlib>
 #include <functional>
 #include <map>
+#include <ranges>
 #include <utility>
 
 #include "lockstep/parallel/schedule/schedule_internal.h"
+#include "tools/report/costs.h"
 #include "tools/report/messages.h"
 
 namespace report {
@@ -152,6 +154,17 @@ std::string size_text(const Shares& shares, const std::vector<StepView>& steps) 
       time_text(shares.compute / count), time_text(all / count));
 }
 
+// The steps that the page's strip cuts off: a few of them change the means.
+std::string outliers_text(const std::vector<StepView>& steps) {
+  const auto length = [](const StepView& step) { return step.end - step.begin; };
+  const std::int64_t median = length(median_step(steps));
+  const auto count = std::ranges::count_if(steps, [&](const StepView& step) { return length(step) > 3 * median; });
+  if (count == 0) return "";
+  return fmt::format("; {} of {} steps {} more than three times the median of {}, the longest {}", count, steps.size(),
+                     count == 1 ? "takes" : "take", time_text(median),
+                     time_text(std::ranges::max(steps | std::views::transform(length))));
+}
+
 }  // namespace
 
 std::string time_text(std::int64_t ns) {
@@ -192,7 +205,7 @@ std::string verdict(const Run& run, const std::vector<StepView>& steps) {
       "compute {:.0f} %, communication {:.0f} %, waiting {:.0f} %, other (data, bookkeeping) {:.0f} %: ",
       percent(shares.compute), percent(shares.communication), percent(shares.waiting), percent(shares.other));
   const std::int64_t most = std::max({shares.compute, shares.communication, shares.waiting, shares.other});
-  if (most == shares.compute) return text + "the step is compute-bound";
+  if (most == shares.compute) return text + "compute is the largest share" + outliers_text(steps);
   if (most == shares.other)
     return text + "most of the time is neither computing, communication nor waiting, but loading data and bookkeeping";
   const bool waits = most == shares.waiting;
@@ -203,7 +216,7 @@ std::string verdict(const Run& run, const std::vector<StepView>& steps) {
     limit += fmt::format(": {}, {} a step on average", cause.text(), time_text(cause.ns / count));
     break;
   }
-  return text + limit + size_text(shares, steps);
+  return text + limit + size_text(shares, steps) + outliers_text(steps);
 }
 
 }  // namespace report

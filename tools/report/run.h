@@ -38,6 +38,7 @@ struct ModelMemory {
 
   bool is_known() const { return parameters >= 0; }
   std::int64_t total() const { return parameters + gradients + optimizer + units; }
+  bool operator==(const ModelMemory&) const = default;
 };
 
 struct Run {

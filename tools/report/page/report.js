@@ -6,10 +6,12 @@ const SVG = 'http://www.w3.org/2000/svg';
 const $ = (id) => document.getElementById(id);
 const state = {from: 0, to: 1};  // the part of the step that is shown
 
+// No line ends between a number and its unit.
+const bound = (text) => typeof text === 'string' ? text.replace(/(\d) (?=([num\u00b5]?s|[kMG]?B|%)(?![A-Za-z]))/g, '$1\u00a0') : text;
 function element(name, attributes, ...children) {
   const made = document.createElement(name);
   for (const key in attributes) made.setAttribute(key, attributes[key]);
-  made.append(...children);
+  made.append(...children.map(bound));
   return made;
 }
 function svg(name, attributes, ...children) {
@@ -78,7 +80,7 @@ function layersOf(mode, lane) {
     if (entry.inside.length !== 1 || kinds[entry.event[0]] !== 'forward' || kinds[only.event[0]] !== 'forward') continue;
     (only.label === 'model' ? only : entry).isDropped = true;
   }
-  for (const entry of lane.layers) entry.row = entry.depth < 0 ? -1 : entry.parent ? entry.parent.row + (entry.parent.isDropped ? 0 : 1) : 0;
+  for (const entry of lane.layers) entry.row = entry.depth < 0 ? (category(entry.event[0]) === 'moment' ? kMarks : kFlights) : entry.parent ? entry.parent.row + (entry.parent.isDropped ? 0 : 1) : 0;
   lane.layers = lane.layers.filter((entry) => !entry.isDropped);
   return lane.layers;
 }
@@ -110,23 +112,21 @@ function awaited(step, lane, event) {
 
 // ---- one step ----
 const kLabel = 64, kRow = 20, kGap = 10, kAxis = 22;
+const kFlights = -1, kMarks = -2;  // rows below those of nested events
 
+// Below the rows of nested events: one row of collectives, and one of marks of buckets.
 function rowsOf(layers) {
-  let rows = 1, flights = 0;
-  for (const {row} of layers) {
-    rows = Math.max(rows, row + 1);
-    if (row < 0) flights = 1;
-  }
-  return {rows, flights};
+  const rows = Math.max(1, ...layers.map((layer) => layer.row + 1)), flights = layers.some((layer) => layer.row === kFlights) ? 1 : 0;
+  return {rows, flights, marks: layers.some((layer) => layer.row === kMarks) ? 1 : 0};
 }
 
-// The place of a text of this width between two edges, where it does not touch the arrow at `arrowX`; null if there is none.
-function textPlace(left, right, width, arrowX) {
-  const starts = arrowX === null ? [left + 4] : arrowX - left > width ? [left + 4] : [Math.max(arrowX + 6, left + 4)];
-  return starts.find((at) => at + width - 6 < right) ?? null;
+// The place of a text of this width between two edges, where it does not touch an arrow; null if there is none.
+function textPlace(left, right, width, arrows) {
+  const starts = [left + 4, ...arrows.map((x) => x + 6)].filter((at) => at >= left + 4).sort((a, b) => a - b);
+  return starts.find((at) => at + width - 6 < right && arrows.every((x) => x < at - 4 || x > at + width - 4)) ?? null;
 }
 
-function eventNode(mode, lane, {event, label}, outer, late, arrowX, x, y, width) {
+function eventNode(mode, lane, {event, label}, outer, late, lateX, arrows, x, y, width, free) {
   const classes = category(event[0], outer);
   const text = describe(mode, lane, event, label);
   const node = svg('g', {class: 'event ' + classes, tabindex: -1, role: 'img', 'aria-label': text});
@@ -135,12 +135,12 @@ function eventNode(mode, lane, {event, label}, outer, late, arrowX, x, y, width)
     node.append(svg('path', {d: `M${x} ${y + 10 - 5 * up}l4 ${8 * up}h-8z`}));
   } else {
     // A wait is for another rank until the last rank has launched the collective, and then for its bytes.
-    const launched = classes === 'waiting' && hasRanks(mode) && field(event, 8) < 0 ? Math.min(late ? arrowX : x, x + width) : x + width;
+    const launched = classes === 'waiting' && hasRanks(mode) && field(event, 8) < 0 ? Math.min(late ? lateX : x, x + width) : x + width;
     if (launched > x) node.append(svg('rect', {x, y, width: Math.max(launched - x, 1), height: kRow - 2, rx: 1}));
     if (launched < x + width) node.append(svg('rect', {class: 'bytes', x: launched, y, width: Math.max(x + width - launched, 1), height: kRow - 2, rx: 1}));
     const names = classes !== 'waiting' ? [label] : [...(late ? ['waits for ' + late.lane.name] : hasRanks(mode) ? [] : ['waits for ' + label]), 'wait'];
     for (const name of names) {
-      const at = textPlace(x, x + width, name.length * 6.6 + 6, arrowX);
+      const at = textPlace(x, Math.min(x + width, free), name.length * 6.6 + 6, arrows);
       if (at === null) continue;
       node.append(svg('text', {x: at, y: y + 13}, name));
       break;
@@ -152,9 +152,10 @@ function eventNode(mode, lane, {event, label}, outer, late, arrowX, x, y, width)
   return node;
 }
 
-function laneNode(mode, lane, top, scale) {
-  const layers = layersOf(mode, lane), {rows, flights} = rowsOf(layers);
-  const height = (rows + flights) * kRow;
+// `arrows`: the places of those that pass this lane.
+function laneNode(mode, lane, top, scale, arrows) {
+  const layers = layersOf(mode, lane), {rows, flights, marks} = rowsOf(layers);
+  const height = (rows + flights + marks) * kRow;
   const node = svg('g', {class: 'lane-of', role: 'list', 'aria-label': `${mode.name} ${lane.name}`});
   node.append(svg('rect', {class: 'lane', x: kLabel, y: top, width: scale.width - kLabel, height}),
               svg('text', {x: 0, y: top + 14, class: 'lane-name'}, lane.name));
@@ -170,10 +171,12 @@ function laneNode(mode, lane, top, scale) {
     const begin = scale.x(event[2]), end = scale.x(event[2] + event[3]);
     if (end < kLabel || begin > scale.width) continue;
     const left = Math.max(begin, kLabel), right = Math.min(end, scale.width);
-    const y = top + (row >= 0 ? row : rows) * kRow + 1;
+    const y = top + (row >= 0 ? row : row === kFlights ? rows : rows + flights) * kRow + 1;
     const late = awaited(shownStep(mode), lane, event);
     if (late) waits.push({...late, y: y + kRow / 2 - 1});
-    const drawn = eventNode(mode, lane, layer, around, late, late ? scale.x(late.at) : null, left, y, right - left);
+    // A later collective, which may begin while this one is in flight, is drawn over it.
+    const next = row === kFlights ? layers.find((each) => each.row === row && each.event[2] > event[2]) : null;
+    const drawn = eventNode(mode, lane, layer, around, late, late ? scale.x(late.at) : null, arrows, left, y, right - left, next ? scale.x(next.event[2]) : right);
     node.append(drawn);
     first = first || drawn;
   }
@@ -203,11 +206,13 @@ function drawFigure(figure, mode, span) {
   const width = Math.max(figure.clientWidth, 280);
   const from = state.from * own, to = state.to * own;
   const scale = {width, x: (ns) => kLabel + (ns - from) / (to - from) * (width - kLabel)};
-  const drawing = svg('svg', {class: 'timeline', role: 'group', 'aria-label': `Step ${step.number} of mode ${mode.name}`});
+  const drawing = svg('svg', {class: 'timeline', role: 'group', 'aria-label': `Step ${step.number} of strategy ${mode.name}`});
   let top = kAxis;
   const drawn = new Map();
-  for (const lane of step.lanes) {
-    drawn.set(lane, laneNode(mode, lane, top, scale));
+  const passing = (i) => step.lanes.flatMap((lane, j) => lane.events.map((event) => awaited(step, lane, event))
+      .filter((late) => late && (i - j) * (i - step.lanes.indexOf(late.lane)) <= 0).map((late) => scale.x(late.at)));
+  for (const [i, lane] of step.lanes.entries()) {
+    drawn.set(lane, laneNode(mode, lane, top, scale, passing(i)));
     drawing.append(drawn.get(lane).node);
     top += drawn.get(lane).height + kGap;
   }
@@ -252,8 +257,8 @@ function draw() {
   data.modes.forEach((mode, i) => drawFigure($('figures').children[i], mode, span));
   const shown = [...new Set(data.modes.filter((mode) => mode.steps.length).map((mode) => mode.shown))];
   const isMedian = data.modes.every((mode) => mode.shown === mode.median);
-  $('step-number').textContent = !stepCount ? 'no step was traced' : isMedian ? 'the median step of each mode'
-      : shown.length === 1 ? `step ${shown[0] + 1} of ${stepCount} traced` : 'a step of each mode';
+  $('step-number').textContent = !stepCount ? 'no step was traced' : isMedian ? 'the median step of each strategy'
+      : shown.length === 1 ? `step ${shown[0] + 1} of ${stepCount} traced` : 'a step of each strategy';
   $('median').disabled = isMedian;
   $('previous').disabled = data.modes.every((mode) => mode.shown <= 0);
   $('next').disabled = data.modes.every((mode) => mode.shown + 1 >= mode.steps.length);
@@ -281,7 +286,7 @@ function drawScaleNote() {
   const {short, long, times} = spread();
   const compared = times > kScales ? `A step of ${long.name} (${time(long.ns)}) takes ${times.toFixed(0)} times as long as one of ${short.name} (${time(short.ns)}). ` : '';
   $('scale-note').textContent = data.modes.length < 2 ? ''
-      : compared + ($('one-scale').checked ? 'All timelines have one scale.' : 'Each timeline has a scale of its own: compare the axes, not the widths.');
+      : compared + ($('one-scale').checked ? '' : 'Each timeline has a scale of its own: compare the axes, not the widths.');
 }
 function zoom(factor) {
   const middle = (state.from + state.to) / 2, half = Math.min((state.to - state.from) * factor, 1) / 2;
@@ -327,14 +332,14 @@ function makeLegend() {
         svg('rect', {class: 'stripes', width: 6, height: 6}), svg('line', {class: 'stripe', x1: 0, x2: 0, y1: 0, y2: 6}))));
   document.body.prepend(defs);
   const texts = {forward: 'forward', backward: 'backward', optimizer: 'optimizer', communication: 'communication (dotted)',
-                 waiting: 'waiting (striped) for a rank or a device', other: 'spans that the program records itself',
-                 compute: 'in the strips: forward, backward and optimizer'};
+                 waiting: 'waiting (striped) for a rank or a device', other: 'spans recorded by the program',
+                 compute: 'strips: forward, backward and optimizer together', 'backward kernel': 'paler: single kernels'};
   for (const key in texts) {
     const box = svg('svg', {width: 18, height: 14, 'aria-hidden': 'true', class: key}, svg('rect', {width: 18, height: 14}));
     $('legend').append(element('li', {}, box, texts[key]));
   }
   if (data.modes.some(hasRanks)) $('legend').append(element('li', {}, '\u2195 arrow: from the last rank to launch a collective to a rank that waited'));
-  $('legend').append(element('li', {}, '\u25b2 bucket ready or launched, \u25bc done; pale: kernels'));
+  $('legend').append(element('li', {}, '\u25b2 bucket ready or launched, \u25bc done'));
 }
 
 // {{summary}}

@@ -33,11 +33,11 @@ function drawMemory() {
 function makeModelMemory() {
   const modes = data.modes.filter((mode) => mode.memory), made = element('table', {id: 'model-memory'});
   if (!modes.length) return;
-  table(made, ['mode', 'parameters', 'gradients', 'optimizer state', 'buffers of units', 'sum', 'measured: peak of a step above its end'], modes.map((mode) => {
+  table(made, ['strategy', 'parameters', 'gradients', 'optimizer state', 'buffers of units', 'sum', 'measured: peak minus end of a step'], modes.map((mode) => {
     const above = mode.steps.length ? Math.max(...mode.steps[mode.median].lanes.map(aboveEnd)) : 0;
     return [mode.name, ...mode.memory.map(bytes), bytes(sum(mode.memory)), above > 0 ? bytes(above) : '?'];
   }));
-  $('memory').append(element('h3', {}, 'The model on the rank with most, or in the process'), element('div', {class: 'scroll'}, made));
+  $('memory').append(element('h3', {}, 'Model memory: the largest rank, or the process'), element('div', {class: 'scroll'}, made));
   $('memory').hidden = false;
 }
 

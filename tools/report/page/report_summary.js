@@ -21,7 +21,7 @@ function busiest(mode) {
 const overlapOf = (mode) => mode.steps.reduce((total, step) => total.map((n, i) => n + step.overlap[i]), [0, 0, 0, 0]);
 function overlapText(mode) {
   const [earlyBytes, bytes, earlySeconds, seconds] = overlapOf(mode);
-  return bytes ? `${percent(earlySeconds, seconds)} of the seconds, ${percent(earlyBytes, bytes)} of the bytes` : 'no buckets';
+  return bytes ? `${percent(earlySeconds, seconds)} of the time, ${percent(earlyBytes, bytes)} of the bytes` : 'no buckets';
 }
 
 // The bytes of one rank's buckets, as launched in the step that is shown; 0 without buckets.
@@ -36,24 +36,30 @@ function hashText(mode, groups) {
   const others = group.filter((each) => each !== mode).map((each) => each.name);
   if (others.length) return `\u2713 ${mode.hash}, the same as ${listed(others)}`;
   if (groups.length < 2) return mode.hash;
-  return mode.hash + (mode.mode === 'single' ? ': differs, because a sum over the whole batch rounds in another order than a sum over micro-batches'
-                                             : ': differs');
+  return mode.hash + (mode.mode === 'single' ? ' differs: it adds in another order, and so rounds differently'
+                                             : ' differs');
 }
 
 // The bytes by which a lane's memory at the peak of a step exceeds that at its end.
 const aboveEnd = ({memory = [], peak = 0}) => memory.length ? peak - memory[memory.length - 1][1] : 0;
 
+// "2.14 MB": where exactness does not matter.
+function size(n) {
+  if (n < 1e4) return bytes(n);
+  return (n < 1e6 ? (n / 1e3).toFixed(1) + ' kB' : (n / 1e6).toFixed(2) + ' MB') + (Number.isInteger(n) ? '' : ' on average');
+}
+
 function card(mode, groups) {
   const step = mode.steps[mode.median], all = sum(mode.links.map((link) => link.bytes)) / Math.max(mode.step_count, 1);
   const [end, most] = busiest(mode);
   const rows = [['time of a step (median)', step ? time(step.ns) : 'no step was traced', 'large'],
-                ['bytes moved in a step, over all links', bytes(all), 'amount']];
-  if (end >= 0) rows.push([`through the busiest end, ${endName(mode, end)} (sent and received)`, bytes(most), 'amount']);
+                ['bytes moved in a step, over all links', size(all), 'amount']];
+  if (end >= 0) rows.push([`through the busiest ${hasRanks(mode) ? 'rank' : 'device'}, ${endName(mode, end)} (sent and received)`, size(most), 'amount']);
   if (hasRanks(mode)) rows.push(['overlap: communication done before the last gradient was ready', overlapText(mode)]);
-  if (bucketBytes(mode) && mode.gradient_bytes) rows.push(['gradients, and buckets that hold them', `${bytes(mode.gradient_bytes)} in ${bytes(bucketBytes(mode))}`, 'amount']);
-  if (mode.memory) rows.push([`parameters, gradients, optimizer state${mode.memory[3] > 0 ? ', buffers of units' : ''}${hasRanks(mode) ? ' of a rank' : ''}`, bytes(sum(mode.memory)), 'amount']);
+  if (bucketBytes(mode) && mode.gradient_bytes) rows.push(['gradients; buckets, with padding and metadata', `${bytes(mode.gradient_bytes)}; ${bytes(bucketBytes(mode))}`, 'amount']);
+  if (mode.memory) rows.push([`parameters, gradients, optimizer state${mode.memory[3] > 0 ? ', buffers of units' : ''}${hasRanks(mode) ? ' of a rank' : ''}`, size(sum(mode.memory)), 'amount']);
   const above = step ? Math.max(...step.lanes.map(aboveEnd)) : 0;
-  if (above > 0) rows.push(['more memory at the peak of a step than at its end (activations)', bytes(above)]);
+  if (above > 0) rows.push(['extra memory at the peak of a step', size(above)]);
   if (mode.hash) rows.push(['parameter hash after the run', hashText(mode, groups)]);
   const list = element('dl', {});
   for (const [term, text, kind] of rows) list.append(element('dt', {}, term), element('dd', kind ? {class: kind} : {}, text));
@@ -88,7 +94,7 @@ function stripBar(mode, step, x, wide, top) {
     y -= share / all * high;
     bar.append(svg('g', {class: shareClasses[i]}, svg('rect', {x: x + 1, y, width: Math.max(wide - 2, 1), height: share / all * high})));
   });
-  if (step.ns > top) bar.append(svg('path', {class: 'cut', d: `M${x + wide / 2} ${kStripTop}l4 6h-8z`}));
+  if (step.ns > top) bar.append(svg('path', {class: 'cut', d: `M${x + wide / 2 - 6} ${kStripTop + 10}l12 -4m0 4l-12 4`}));
   return bar;
 }
 
@@ -106,7 +112,7 @@ function drawOverview(strip, mode) {
                tick(kLabel - 6, kStripTop + 4, 'end', time(top)), tick(kLabel - 6, bottom + 4, 'end', '0'),
                tick(kLabel, bottom + 13, 'start', 'step ' + mode.steps[0].number),
                tick(width, bottom + 13, 'end', 'step ' + mode.steps[count - 1].number));
-  if (cut) strip.append(tick(width, 10, 'end', `\u25b2 ${cut} longer than ${time(top)}, the longest ${time(Math.max(...mode.steps.map((step) => step.ns)))}`));
+  if (cut) strip.append(tick(width, 10, 'end', `// ${cut} longer than ${time(top)}, the longest ${time(Math.max(...mode.steps.map((step) => step.ns)))}`));
   mode.steps.forEach((step, i) => strip.append(stripBar(mode, step, kLabel + i * wide, wide, top)));
   strip.append(svg('rect', {class: 'chosen', x: kLabel + mode.shown * wide, y: kStripTop - 1, width: wide, height: kStrip + 2}));
   strip.setAttribute('aria-valuenow', mode.shown + 1);
@@ -132,7 +138,7 @@ function makeOverview(mode) {
 }
 
 // ---- losses ----
-// Modes with the same training losses share a curve.
+// Modes with the same losses share a curve.
 function curvesOf(modes) {
   const curves = [];
   for (const mode of modes) {
@@ -160,7 +166,7 @@ function drawLosses() {
     drawing.append(svg('line', {class: 'axis', x1: left, x2: width, y1: y(part * most), y2: y(part * most)}),
                    svg('text', {class: 'tick', x: left - 6, y: y(part * most) + 4, 'text-anchor': 'end'}, (part * most).toPrecision(2)));
   drawing.append(svg('text', {class: 'tick', x: left, y: height - 20}, 1), svg('text', {class: 'tick', x: width - 10, y: height - 20, 'text-anchor': 'end'}, last),
-                 svg('text', {class: 'tick', x: (left + width) / 2, y: height - 6, 'text-anchor': 'middle'}, 'epoch; upwards: mean training loss'));
+                 svg('text', {class: 'tick', x: (left + width) / 2, y: height - 6, 'text-anchor': 'middle'}, 'epoch; upwards: mean loss of its steps'));
   curves.forEach((curve, i) => {
     const {known} = curve, name = 'curve mode' + (3 - i % 4), line = 10 + 18 * i;
     drawing.append(known.length > 1 ? svg('polyline', {class: name, points: known.map((row) => `${x(row[0])},${y(row[1])}`).join(' ')})
@@ -175,13 +181,13 @@ function makeLosses() {
   if (!modes.length) return $('losses').append(element('p', {}, 'No epoch was completed, or the program notes no losses.'));
   losses.curves = curvesOf(modes);
   const tools = element('div', {}), made = element('table', {id: 'loss-table'});
-  table(made, ['mode', 'epochs', 'training loss', 'test loss'], modes.map((mode) => {
+  table(made, ['strategy', 'epochs', "mean loss of the epoch's steps", 'test loss'], modes.map((mode) => {
     const known = mode.losses.filter((row) => row[1] !== null), end = known[known.length - 1];
     return [mode.name, count(end[0]), end[1].toFixed(6), end[2] === null ? 'not a number' : end[2].toFixed(6)];
   }));
   if (losses.curves.some((curve) => curve.known.length > 1)) {  // one point is no curve
-    losses.drawing = svg('svg', {class: 'chart', role: 'img', 'aria-label': 'Training loss by epoch'});
-    addCopyButton(tools, () => losses.drawing, () => `${data.program}: training loss by epoch`);
+    losses.drawing = svg('svg', {class: 'chart', role: 'img', 'aria-label': 'Mean loss of the steps by epoch'});
+    addCopyButton(tools, () => losses.drawing, () => `${data.program}: mean loss of the steps by epoch`);
     tools.append(losses.drawing);
   }
   $('losses').append(tools, element('div', {class: 'scroll'}, made));

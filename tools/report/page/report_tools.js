@@ -17,7 +17,7 @@ const times = (n) => `${+n.toFixed(2)} transfer${n === 1 ? '' : 's'}`;
 function formulaOf(mode, phase, sent, n) {
   const each = [...sent.values()], buckets = bucketBytes(mode), isNear = (value, expected) => Math.abs(value - expected) <= 0.005 * expected;
   if (phase === 'gradients' && hasRanks(mode) && buckets > 0 && each.length === n && each.every((value) => isNear(value, 2 * (n - 1) / n * buckets)))
-    return `= 2 (n-1)/n P sent by each rank, with n = ${n} and P = ${bytes(buckets)} of buckets`;
+    return `= 2 (n-1)/n times the ${bytes(buckets)} of buckets, sent by each rank, with n = ${n}`;
   if (mode.gradient_bytes > 0 && ['parameters', 'gradients'].includes(phase) && isNear(sum(each), (n - 1) * mode.gradient_bytes))
     return `= (n-1) P, with n = ${n} and P = ${bytes(mode.gradient_bytes)}`;
   return '';
@@ -97,7 +97,7 @@ function makeOverlap() {
     return [mode.name, overlapText(mode), time(communication / steps / lanes), time(waiting / steps / lanes),
             mode.clocks.length > 1 ? `\u00b1 ${time(error)}` : 'one clock', count(dropped)];
   });
-  table($('overlap'), ['mode', 'done before the last gradient was ready', 'exposed communication a step and lane, on average', 'waiting a step and lane, on average', 'clocks agree to', 'events dropped'], rows);
+  table($('overlap'), ['strategy', 'done before the last gradient was ready', 'exposed communication, mean of a step and lane', 'waiting, mean of a step and lane', 'clock uncertainty', 'events dropped'], rows);
 }
 
 // ---- who sends to whom, the last rank of each collective, guessing, and figures as SVG ----
@@ -156,7 +156,7 @@ function drawArrivals() {
     const step = shownStep(mode);
     if (!step || !step.arrivals.length) continue;
     const made = element('table', {id: 'arrivals-' + mode.id});
-    table(made, ['collective', 'last rank to launch it', 'after the first rank'], step.arrivals.map((each) => [
+    table(made, ['collective', 'last rank to launch it', 'after the first rank launched it'], step.arrivals.map((each) => [
       `${each.name} #${each.id}`, each.certain ? 'rank ' + each.last : 'not known: the clocks differ by more', time(each.late)]));
     $('arrivals').append(element('h3', {}, `${mode.name}, step ${step.number}: the last rank of each collective`), element('div', {class: 'scroll'}, made));
   }
@@ -194,7 +194,7 @@ function makeGuess() {
 }
 
 // ---- a figure as SVG ----
-const inherited = ['fill', 'fill-opacity', 'stroke', 'stroke-width', 'stroke-dasharray', 'font-family', 'font-size'];
+const inherited = ['fill', 'fill-opacity', 'paint-order', 'stroke', 'stroke-width', 'stroke-dasharray', 'font-family', 'font-size'];
 
 // A copy of `node` that looks the same without the page: its style as attributes, its label as a title.
 function standing(node, around) {
