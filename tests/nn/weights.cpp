@@ -40,7 +40,7 @@ ls::StateDict renamed(const ls::StateDict& state, const std::function<std::strin
 
 void check_equal(const nn::Module& model, const nn::Module& want) {
   const ls::StateDict own = model.state_dict();
-  for (const auto& [name, tensor] : want.state_dict()) CHECK_MESSAGE(same_bits(own.at(name), tensor), name);
+  for (const auto& each : want.state_dict()) CHECK_MESSAGE(same_bits(own.at(each.first), each.second), each.first);
 }
 
 void check_empty(const nn::LoadWeightsResult& result) {

@@ -8,7 +8,6 @@
 #include <functional>
 #include <map>
 #include <optional>
-#include <ranges>
 #include <string_view>
 #include <utility>
 
@@ -170,11 +169,13 @@ class Answers {
       zero = fmt::format("{} divides this step, too: {} on each rank.", run.name(), time_text(run.costs.optimizer));
       break;
     }
+    std::vector<std::string> most;
+    for (const auto& each : bounds) most.push_back(each.second);
     answers_.push_back(
         {fmt::format("How fast can {} become?", listed(names)),
          fmt::format("The optimizer's step is {} of a step on one device. Even if the rest were divided perfectly, the "
                      "speed-up would be at most {} and {:.1f} on any number (Amdahl's law). {}",
-                     percent(serial), fmt::join(std::views::values(bounds), ", "), 1 / serial, zero)});
+                     percent(serial), fmt::join(most, ", "), 1 / serial, zero)});
   }
 
   void explain_overlap(const Measured& run) {

@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <functional>
 #include <map>
-#include <ranges>
 #include <utility>
 
 #include "lockstep/parallel/schedule/schedule_internal.h"
@@ -159,10 +158,11 @@ std::string outliers_text(const std::vector<StepView>& steps) {
   const auto length = [](const StepView& step) { return step.end - step.begin; };
   const std::int64_t median = length(median_step(steps));
   const auto count = std::ranges::count_if(steps, [&](const StepView& step) { return length(step) > 3 * median; });
+  std::int64_t longest = 0;
+  for (const StepView& step : steps) longest = std::max(longest, length(step));
   if (count == 0) return "";
   return fmt::format("; {} of {} steps {} more than three times the median of {}, the longest {}", count, steps.size(),
-                     count == 1 ? "takes" : "take", time_text(median),
-                     time_text(std::ranges::max(steps | std::views::transform(length))));
+                     count == 1 ? "takes" : "take", time_text(median), time_text(longest));
 }
 
 }  // namespace

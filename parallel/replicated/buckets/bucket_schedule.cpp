@@ -19,7 +19,8 @@ void BucketSchedule::plan(const std::shared_ptr<ProcessGroup>& group) {
   std::erase_if(named_, [](const auto& entry) { return !entry.second.master().requires_grad(); });
   std::vector<std::size_t> order = last_to_first(named_.size());
   if (const auto stages = stage_runner(module_))
-    std::ranges::stable_partition(order, [&](std::size_t p) { return !stages->is_shared(named_[p].second); });
+    std::stable_partition(order.begin(), order.end(),
+                          [&](std::size_t p) { return !stages->is_shared(named_[p].second); });
   use(std::make_unique<GradientBuckets>(named_, group, layouts(std::move(order)),
                                         buckets_ ? buckets_->totals() : BucketTotals()));
   next_ = nullptr;

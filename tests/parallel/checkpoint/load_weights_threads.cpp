@@ -33,7 +33,7 @@ Outcome load_and_train(const Group& group, const Mesh& layout, const par::Partit
   CHECK(result.other_shape.empty());
   run.gathered([&] {
     const ls::StateDict own = model.state_dict();
-    for (const auto& [name, tensor] : want) CHECK_MESSAGE(same_bits(own.at(name), tensor), name);
+    for (const auto& each : want) CHECK_MESSAGE(same_bits(own.at(each.first), each.second), each.first);
   });
   Outcome outcome;
   train_steps(run, partition, options, {}, outcome);
@@ -46,7 +46,7 @@ void check_mode(Mode& run, nn::Module& model, const ls::StateDict& want) {
   CHECK(result.missing.empty());
   run.gathered([&] {
     const ls::StateDict own = model.state_dict();
-    for (const auto& [name, tensor] : want) CHECK_MESSAGE(same_bits(own.at(name), tensor), name);
+    for (const auto& each : want) CHECK_MESSAGE(same_bits(own.at(each.first), each.second), each.first);
   });
 }
 
@@ -123,7 +123,7 @@ TEST_CASE("an error of one rank is one of all, and nothing changes") {
     CHECK_MESSAGE(contains(other, "rank 1 reads another file than rank 0"), other);
     run.gathered([&] {
       const ls::StateDict own = model->state_dict(), before = sequential(2)->state_dict();
-      for (const auto& [name, tensor] : before) CHECK_MESSAGE(same_bits(own.at(name), tensor), name);
+      for (const auto& each : before) CHECK_MESSAGE(same_bits(own.at(each.first), each.second), each.first);
     });
   });
 }
