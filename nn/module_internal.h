@@ -24,8 +24,8 @@ bool matches(std::string_view pattern, std::string_view path);
 // Whether one of the patterns describes `path` or a module above it, or there are none.
 bool matches_any(const std::vector<std::string>& patterns, std::string_view path);
 
-// `"a", "b" and 3 more`
-std::string enumerate(const std::vector<std::string>& names);
+// `"a", "b" and 3 more`, with at most `shown` names.
+std::string enumerate(const std::vector<std::string>& names, std::size_t shown = 2);
 
 // Replaces the module's own parameter `name` by slices of it, which take its place in lists under the names of their
 // slices. Other modules that share the parameter keep it; the module's handle becomes undefined.

@@ -111,11 +111,10 @@ bool matches_any(const std::vector<std::string>& patterns, std::string_view path
   return patterns.empty() || std::ranges::any_of(patterns, describes);
 }
 
-std::string enumerate(const std::vector<std::string>& names) {
-  constexpr std::size_t kShown = 2;
+std::string enumerate(const std::vector<std::string>& names, std::size_t shown) {
   std::string text;
-  for (std::size_t i = 0; i < names.size() && i < kShown; ++i) text += (i ? ", " : "") + lockstep::in_quotes(names[i]);
-  if (names.size() > kShown) text += fmt::format(" and {} more", names.size() - kShown);
+  for (std::size_t i = 0; i < names.size() && i < shown; ++i) text += (i ? ", " : "") + lockstep::in_quotes(names[i]);
+  if (names.size() > shown) text += fmt::format(" and {} more", names.size() - shown);
   return text;
 }
 

@@ -77,8 +77,12 @@ std::string Reader::unsupported(const Entry& entry) const {
                      source_.name(), lockstep::in_quotes(entry.name), entry.unsupported);
 }
 
-void Reader::check_part(const Entry& entry, const TensorPart& part) const {
+void Reader::require_supported(const Entry& entry) const {
   LOCKSTEP_CHECK_IO(entry.unsupported.empty(), "{}", unsupported(entry));
+}
+
+void Reader::check_part(const Entry& entry, const TensorPart& part) const {
+  require_supported(entry);
   const auto numel = static_cast<std::int64_t>((entry.end - entry.begin) / item_size(entry.dtype));
   LOCKSTEP_CHECK(part.fits(numel), "{}: tensor {}: elements {} are outside [0, {})", source_.name(),
                  lockstep::in_quotes(entry.name), part.to_string(), numel);
@@ -99,7 +103,7 @@ Tensor Reader::read(const Entry& entry, const TensorPart& part) const {
 }
 
 Tensor Reader::read(const Entry& entry) const {
-  LOCKSTEP_CHECK_IO(entry.unsupported.empty(), "{}", unsupported(entry));
+  require_supported(entry);
   const Tensor tensor = raw::empty(entry.shape, {.dtype = entry.dtype});
   fill(entry, TensorPart::whole(entry.shape), tensor);
   return tensor;

@@ -138,6 +138,8 @@ class Reader {
   // XXH3 of the header, which includes the checksum of the payload.
   std::uint64_t header_hash() const;
 
+  // Throws IoError unless Lockstep has the tensor's dtype.
+  void require_supported(const Entry& entry) const;
   // The elements of a part of a tensor, as a 1-D tensor on the CPU. Throws IoError, also for an unsupported dtype.
   Tensor read(const Entry& entry, const TensorPart& part) const;
   Tensor read(const Entry& entry) const;  // the whole tensor
@@ -152,7 +154,7 @@ class Reader {
 
  private:
   void fill(const Entry& entry, const TensorPart& part, const Tensor& tensor) const;
-  std::string unsupported(const Entry& entry) const;  // the error
+  std::string unsupported(const Entry& entry) const;  // the error of require_supported
   void check_part(const Entry& entry, const TensorPart& part) const;
 
   const ByteSource& source_;

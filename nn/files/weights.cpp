@@ -1,4 +1,4 @@
-// What of a file's tensors fits a model, and reading it.
+// Finds the tensors of files that fit a model, and reads them.
 #include "lockstep/nn/files/weights.h"
 
 #include <algorithm>
@@ -24,13 +24,6 @@ Shape reversed(const Shape& shape) { return Shape{shape[1], shape[0]}; }
 bool may_be_missing(std::string_view name) { return name.ends_with("num_batches_tracked"); }
 
 constexpr std::size_t kShown = 20;  // names of a kind, in errors
-
-std::string list(const std::vector<std::string>& names) {
-  const std::size_t count = std::min(names.size(), kShown);
-  std::string text;
-  for (std::size_t i = 0; i < count; ++i) text += (i > 0 ? ", " : "") + lockstep::in_quotes(names[i]);
-  return names.size() > kShown ? fmt::format("{} and {} more", text, names.size() - kShown) : text;
-}
 
 // The elements `place` of a contiguous tensor, in one dimension.
 Tensor elements_at(const Tensor& whole, const TensorPart& place) {
@@ -79,7 +72,8 @@ std::string hint_of(const LoadWeightsResult& names, const std::vector<std::strin
         "name) {{ return \"{0}.\" + name; }}",
         prefix);
   if (!transposable.empty())
-    return fmt::format("\nthe file has {} transposed: pass .transpose with patterns of such names", list(transposable));
+    return fmt::format("\nthe file has {} transposed: pass .transpose with patterns of such names",
+                       enumerate(transposable, kShown));
   return similar_names(names) + (loads_some ? "\n.strict = false loads the rest" : "");
 }
 
@@ -91,7 +85,7 @@ WeightLoad::WeightLoad(const char* op, const WeightFiles& files, const std::vect
   match(parts, known);
   find_missing(parts);
   const bool is_complete = result_.missing.empty() && result_.unexpected.empty() && result_.other_shape.empty();
-  if (options_.strict && !is_complete) refuse(parts);
+  if (options_.strict && !is_complete) refuse();
 }
 
 void WeightLoad::match(const std::vector<WeightPart>& parts, const std::set<std::string>& known) {
@@ -108,6 +102,7 @@ void WeightLoad::match(const std::vector<WeightPart>& parts, const std::set<std:
     }
     LOCKSTEP_CHECK(found_.insert(name).second, "{}: {}: .rename gives several tensors the name {}, {} the last of them",
                    op_, files_.path(), lockstep::in_quotes(name), lockstep::in_quotes(of_file));
+    tensor.file->reader.require_supported(*tensor.entry);
     const Shape &shape = own->second, &in_file = tensor.entry->shape;
     const bool is_transposed = shape.dim() == 2 && !options_.transpose.empty() && matches_any(options_.transpose, name);
     if (in_file == (is_transposed ? reversed(shape) : shape) || (is_one_element(shape) && is_one_element(in_file))) {
@@ -116,6 +111,8 @@ void WeightLoad::match(const std::vector<WeightPart>& parts, const std::set<std:
       continue;
     }
     result_.other_shape.push_back(name);
+    shapes_.push_back(fmt::format("{}: the model has {}, the file {}", lockstep::in_quotes(name), shape.to_string(),
+                                  in_file.to_string()));
     if (shape.dim() == 2 && in_file == reversed(shape)) transposable_.push_back(name);
   }
 }
@@ -132,24 +129,16 @@ void WeightLoad::find_missing(const std::vector<WeightPart>& parts) {
   }
 }
 
-void WeightLoad::refuse(const std::vector<WeightPart>& parts) const {
-  std::vector<std::string> kinds, shapes;
-  for (const std::string& name : result_.other_shape) {
-    const auto own = std::ranges::find(parts, name, &WeightPart::name);
-    const auto in_file = std::ranges::find_if(files_.tensors(), [&](const WeightFiles::Tensor& tensor) {
-      return options_.rename(tensor.entry->name) == name;
-    });
-    shapes.push_back(fmt::format("{}: the model has {}, the file {}", lockstep::in_quotes(name), own->shape.to_string(),
-                                 in_file->entry->shape.to_string()));
-  }
+void WeightLoad::refuse() const {
+  std::vector<std::string> kinds;
   const auto add = [&](const char* kind, const std::vector<std::string>& names) {
-    if (!names.empty()) kinds.push_back(fmt::format("{} {}: {}", names.size(), kind, list(names)));
+    if (!names.empty()) kinds.push_back(fmt::format("{} {}: {}", names.size(), kind, enumerate(names, kShown)));
   };
   add("missing", result_.missing);
   add("unexpected", result_.unexpected);
-  if (!shapes.empty())
-    kinds.push_back(fmt::format("{} of another shape: {}", shapes.size(),
-                                fmt::join(std::span(shapes).first(std::min(shapes.size(), kShown)), ", ")));
+  if (!shapes_.empty())
+    kinds.push_back(fmt::format("{} of another shape: {}", shapes_.size(),
+                                fmt::join(std::span(shapes_).first(std::min(shapes_.size(), kShown)), ", ")));
   throw InvalidArgument(fmt::format("{}: {}: {}{}", op_, files_.path(), fmt::join(kinds, "; "),
                                     hint_of(result_, transposable_, !matches_.empty())));
 }

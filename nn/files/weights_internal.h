@@ -50,7 +50,8 @@ class WeightFiles {
 class WeightLoad {
  public:
   // `known`: names of the model that only other processes have, which are not unexpected. All must outlive this object.
-  // Throws InvalidArgument, beginning with `op`, if the options are strict and a name does not match.
+  // Throws InvalidArgument, beginning with `op`, if the options are strict and a name does not match, and IoError for a
+  // tensor of the model in a dtype that Lockstep does not have.
   WeightLoad(const char* op, const WeightFiles& files, const std::vector<WeightPart>& parts,
              const std::set<std::string>& known, const LoadWeightsOptions& options);
 
@@ -68,13 +69,14 @@ class WeightLoad {
   };
   void match(const std::vector<WeightPart>& parts, const std::set<std::string>& known);
   void find_missing(const std::vector<WeightPart>& parts);
-  [[noreturn]] void refuse(const std::vector<WeightPart>& parts) const;
+  [[noreturn]] void refuse() const;
 
   const char* op_;
   const WeightFiles& files_;
   const LoadWeightsOptions& options_;
   std::vector<Match> matches_;
   std::set<std::string> found_, loaded_;   // names of the model that the files have; those of matches_
+  std::vector<std::string> shapes_;        // by name in result_.other_shape: both shapes, for the error
   std::vector<std::string> transposable_;  // names in result_.other_shape whose matrices would fit transposed
   LoadWeightsResult result_;
   std::size_t next_ = 0;

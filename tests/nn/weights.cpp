@@ -285,4 +285,13 @@ TEST_CASE(
   CHECK(contains(error_of<ls::IoError>([&] { nn::load_weights(net, "damaged.safetensors"); }), "the file is damaged"));
   check_equal(net, net_of(2));
   CHECK(contains(error_of<ls::IoError>([&] { nn::load_weights(net, "absent.safetensors"); }), "absent.safetensors"));
+
+  // "norm.weight", the last tensor that is needed, in an integer type of the same size.
+  bytes = content_of_file("good.safetensors");
+  const std::size_t at = bytes.find("F32", bytes.find("\"norm.weight\""));
+  bytes.replace(at, 3, "U32");
+  std::ofstream("unsigned.safetensors", std::ios::binary) << bytes;
+  CHECK(contains(error_of<ls::IoError>([&] { nn::load_weights(net, "unsigned.safetensors"); }),
+                 "unsigned.safetensors: tensor \"norm.weight\": dtype U32 is not supported"));
+  check_equal(net, net_of(2));
 }

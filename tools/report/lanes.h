@@ -24,7 +24,7 @@ struct Shares {
 struct LaneEvent {
   lockstep::TraceEvent event = {};
   int depth = 0;
-  // Of a wait for ranks: when the last rank launched the collective, or the other rank its part of the message.
+  // The time at which, in a wait, the last rank launched the collective, or the other rank its part of the message.
   std::int64_t launched = 0;
 };
 

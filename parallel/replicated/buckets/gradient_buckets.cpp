@@ -213,7 +213,7 @@ StepSummary GradientBuckets::reduce_summary() {
   const Tensor summary = raw::empty({StepSummary::kElements}, {.dtype = dtype()});
   own_.write(summary);
   try {
-    group_->all_reduce_scaled(summary, scale_, {.phase = Phase::kGradients, .name = "summary"})->wait();
+    group_->all_reduce_scaled(summary, scale_, {.phase = Phase::kGradients, .name = "losses"})->wait();
   } catch (Error& error) {
     error.add_context(fmt::format("DistributedDataParallel: the summary of step {}", totals_.steps + 1));
     throw;
