@@ -1,5 +1,5 @@
 // Reads any bytes: the result is a StateDict no larger than its file, whose ranges can be read alone, or an IoError with
-// a short text.
+// a short text. Tensors of dtypes that Lockstep does not have are left out, and are an IoError when read alone.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -28,6 +28,10 @@ void fuzz_input(const std::uint8_t* data, std::size_t size) {
     const ls::MemorySource source(std::as_bytes(std::span(data, size)), "fuzz");
     const ls::nn::safetensors::Reader reader(source);
     for (const auto& entry : reader.entries()) {
+      if (!entry.unsupported.empty()) {
+        if (dict.contains(entry.name)) std::abort();
+        continue;
+      }
       const ls::Tensor& whole = dict.at(entry.name);
       const std::int64_t first = whole.numel() / 3, count = whole.numel() / 2;
       const ls::Tensor range = reader.read(entry, ls::TensorPart::whole(entry.shape).narrow(first, count));
