@@ -30,7 +30,7 @@ void MetricsFile::write(const EpochMetrics& m) const {
   const report::Json line = {{"epoch", m.epoch},
                              {"step", m.step},
                              {"lr", m.lr},
-                             {"train_loss", to_json(m.train_loss)},
+                             {"step_loss", to_json(m.step_loss)},
                              {"test_loss", to_json(m.test_loss)},
                              {"test_accuracy", to_json(m.test_accuracy)},
                              {"seconds", to_json(m.seconds)}};

@@ -10,7 +10,7 @@ struct EpochMetrics {
   std::int64_t epoch = 0;  // counted from 1
   std::int64_t step = 0;   // optimizer steps so far
   double lr = 0;
-  double train_loss = 0;  // mean over the epoch, while the model changed
+  double step_loss = 0;  // mean loss of the epoch's steps, before each update
   double test_loss = 0;
   double test_accuracy = 0;
   double seconds = 0;

@@ -67,7 +67,7 @@ void ProgressBar::draw(const std::string& label, double loss, double error) cons
   const std::string before = fmt::format("{} [", label);
   const std::string spread = error > 0 ? fmt::format(" ± {:.4f}", error) : "";
   const std::string after =
-      fmt::format("] {:3.0f}%  loss {:.4f}{}  {} left", 100 * share, loss, spread, clock_time(left));
+      fmt::format("] {:3.0f}%  step loss {:.4f}{}  {} left", 100 * share, loss, spread, clock_time(left));
   const int room = columns() - static_cast<int>(before.size() + after.size());
   const int width = std::clamp(room, 0, 40), full = static_cast<int>(share * width);
   fmt::print("\r{}{:=<{}}{:{}}{}\x1b[K", before, "", full, "", width - full, after);

@@ -216,7 +216,7 @@ void Run::say_how_to_go_on() const {
 
 void Run::epoch_done(const Score& test) {
   const double seconds = std::chrono::duration<double>(Clock::now() - epoch_start_).count();
-  std::string line = fmt::format("epoch {:>{}}/{}: loss {:.4f} ± {:.4f}, test loss {:.4f}, test accuracy {:.3f}",
+  std::string line = fmt::format("epoch {:>{}}/{}: step loss {:.4f} ± {:.4f}, test loss {:.4f}, test accuracy {:.3f}",
                                  epoch_, fmt::formatted_size("{}", options_.epochs), options_.epochs, mean_loss(),
                                  mean_loss_error(), test.loss, test.accuracy);
   if (seconds >= 1) line += fmt::format(", {:.1f} s", seconds);
@@ -226,7 +226,7 @@ void Run::epoch_done(const Score& test) {
     metrics_->write({.epoch = epoch_,
                      .step = epoch_ * batches_per_epoch_,
                      .lr = parts_.optimizer->lr(),
-                     .train_loss = mean_loss(),
+                     .step_loss = mean_loss(),
                      .test_loss = test.loss,
                      .test_accuracy = test.accuracy,
                      .seconds = seconds});

@@ -55,9 +55,9 @@ std::vector<report::EpochLoss> read_losses(const std::string& path) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
     const auto json = report::Json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (json.is_discarded() || !json.contains("epoch")) continue;
+    if (json.is_discarded() || !json.contains("step_loss")) continue;
     losses.push_back(
-        {json.at("epoch"), report::to_double(json.at("train_loss")), report::to_double(json.at("test_loss"))});
+        {json.at("epoch"), report::to_double(json.at("step_loss")), report::to_double(json.at("test_loss"))});
   }
   return losses;
 }

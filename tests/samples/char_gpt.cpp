@@ -112,7 +112,7 @@ TEST_CASE("char_gpt learns a text, writes a report, and generates the same text 
   fresh("gpt_learns");
   const std::string first =
       trained({"--generate", "200", "--report", "gpt_learns/report.html", "--peak-gflops", "1000"});
-  CHECK(lines(first)[0].starts_with("epoch  1/15: loss "));
+  CHECK(lines(first)[0].starts_with("epoch  1/15: step loss "));
   double tokens = 0, gflops = 0;
   int mfu = 0;
   const std::size_t speed = lines(first)[0].find(" tokens/s");

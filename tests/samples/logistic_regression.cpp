@@ -38,7 +38,7 @@ TEST_CASE("with its defaults it reaches 0.97 on unseen rows, and the last line s
   REQUIRE(result.code == 0);
   const auto text = lines(result.output);
   REQUIRE(text.size() > 20);
-  CHECK(text[0].starts_with("epoch  1/20: loss "));
+  CHECK(text[0].starts_with("epoch  1/20: step loss "));
   CHECK(text.back().starts_with("test accuracy 0."));
   CHECK(text.back().size() == std::string("test accuracy 0.991").size());
   CHECK(last_number(text.back()) >= 0.97);

@@ -236,8 +236,8 @@ TEST_CASE("--nproc alone means ddp, and only rank 0 prints") {
   REQUIRE(finished.code == 0);
   const auto text = lines(finished.output);
   REQUIRE(text.size() > 2);
-  CHECK(text[0].starts_with("epoch 1/2: loss "));
-  CHECK(text[1].starts_with("epoch 2/2: loss "));
+  CHECK(text[0].starts_with("epoch 1/2: step loss "));
+  CHECK(text[1].starts_with("epoch 2/2: step loss "));
   CHECK(text.back().starts_with("test accuracy 0."));
   CHECK(epochs_written("nproc") == 2);
   CHECK(result("nproc")["mode"] == "ddp");
@@ -256,7 +256,7 @@ TEST_CASE("under lockstep-run the program is a rank") {
   CAPTURE(finished.output);
   REQUIRE(finished.code == 0);
   CHECK(result("launched")["parameter_hash"] == here);
-  CHECK(finished.output.starts_with("[0] epoch 1/3: loss "));
+  CHECK(finished.output.starts_with("[0] epoch 1/3: step loss "));
   CHECK(!contains(finished.output, "[1] "));
 }
 

@@ -146,7 +146,7 @@ TEST_CASE("processes are grouped into runs by their names, and modes follow from
   CHECK(run.is_counted);
   CHECK(run.counters.steps == 3);
   CHECK(run.counters.in_steps.at(0).bytes == 5);
-  CHECK(run.losses.at(0).train == 0.5);
+  CHECK(run.losses.at(0).steps == 0.5);
   CHECK(std::isnan(run.losses.at(0).test));
   noted.notes = {{"losses", "{"}};
   CHECK_THROWS_WITH_AS(report::runs_of({noted}, ""), doctest::Contains("a: the note \"losses\" is not what"),

@@ -185,7 +185,7 @@ Json to_json(const TracedRun& traced) {
     if (plan.memory >= 0) planned.push_back({plan.memory, plan.parameters, plan.gradients});
   }
   for (const EpochLoss& loss : run.losses)
-    losses.push_back({loss.epoch, report::to_json(loss.train), report::to_json(loss.test)});
+    losses.push_back({loss.epoch, report::to_json(loss.steps), report::to_json(loss.test)});
   const std::optional<PipelineProfile> pipeline = pipeline_profile(run.traces);
   return {{"name", run.name},
           {"mode", run.mode},

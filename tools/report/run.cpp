@@ -111,7 +111,7 @@ std::pair<std::string, std::string> memory_note(const ModelMemory& memory) {
 
 std::pair<std::string, std::string> losses_note(const std::vector<EpochLoss>& losses) {
   Json rows = Json::array();
-  for (const EpochLoss& each : losses) rows.push_back({each.epoch, to_json(each.train), to_json(each.test)});
+  for (const EpochLoss& each : losses) rows.push_back({each.epoch, to_json(each.steps), to_json(each.test)});
   return {kLossesNote, rows.dump()};
 }
 

@@ -10,10 +10,11 @@
 
 namespace report {
 
-// The loss at the end of each epoch. NaN: unknown.
+// The losses of an epoch: the mean of its steps, each before its update, and that of the test data at the end. NaN:
+// unknown.
 struct EpochLoss {
   std::int64_t epoch = 0;
-  double train = 0, test = 0;
+  double steps = 0, test = 0;
 };
 
 // Bytes by link: links connect ranks, or the devices of DataParallel.
