@@ -31,7 +31,7 @@ void print_intro(const Options& options) {
       "  single      one device\n"
       "  accumulate  one device, one micro-batch after another\n"
       "  dp          DataParallel: one process, {} devices, {}\n"
-      "  ddp         DistributedDataParallel: {} processes with a device each{}\n\n",
+      "  ddp         DistributedDataParallel: {} processes, one device each{}\n\n",
       options.program, options.batch, options.micro_batches, options.micro_batches,
       options.loss == "outside" ? "the loss computed on the first one" : "each computes its own loss", options.nproc,
       options.backend == "shm" ? "" : ", over " + options.backend);
@@ -59,15 +59,16 @@ void print_meaning(const Options& options, const std::vector<Result>& results) {
   fmt::print(
       "\nCompared with one device, dp is {:.2f} and ddp {:.2f} times as fast: {}.\n", dp, ddp,
       std::max(dp, ddp) > 1
-          ? "the batch is fixed (strong scaling), and the\n"
-            "optimizer's step is not split: with dp one device runs it, with ddp each rank"
+          ? "the batch is fixed (strong scaling), a\n"
+            "part of it takes more than that part of the time, and the optimizer's step is not divided: with dp one\n"
+            "device runs it, with ddp each rank"
           : fmt::format("a step takes {:.0f} us on one device, less\nthan it costs to pass work to another thread or "
                         "process",
                         1e6 / single));
   if (options.nproc == 1) return;
   fmt::print(
       "In each step dp sends the parameters to the other devices, and the gradients come back; ddp sums the gradients\n"
-      "in an all-reduce: each of n ranks sends 2 (n-1)/n times the size of its buckets ({:.0f} bytes here).\n",
+      "in an all-reduce: each of n ranks sends 2 (n-1)/n times the size of all buckets, which is {:.0f} bytes here.\n",
       results[3].moved.per_step(Phase::kGradients) / static_cast<double>(2 * (options.nproc - 1)));
 }
 
@@ -79,7 +80,7 @@ std::int64_t sum(const PhaseBytes& bytes) {
 
 void print_least_accuracy(const std::vector<Result>& results) {
   const auto least = std::ranges::min_element(results, {}, [](const Result& r) { return r.test.accuracy; });
-  fmt::print("test accuracy {:.3f}\n", least->test.accuracy);
+  fmt::print("test accuracy {:.3f} (the least of all strategies)\n", least->test.accuracy);
 }
 
 // The table of --strategies.
@@ -199,7 +200,7 @@ int compare(const Options& options, Train train) {
   print_table(results);
   print_meaning(options, results);
   const Result &single = results[0], &accumulate = results[1];
-  fmt::print("Before the first step ddp moved {} more bytes, to compare the models and to send rank 0's parameters.\n",
+  fmt::print("Once, before the first step, ddp moved {} bytes, to compare the models and to send rank 0's parameters.\n",
              sum(results[3].moved.at_start));
   if (!have_same_bits(options, results)) return 1;
   fmt::print("{} end with bitwise identical parameters. {}\n", orders_of(options)[0].text(),
@@ -209,9 +210,10 @@ int compare(const Options& options, Train train) {
   print_written(options);
   fmt::print(
       "files       {}/{{single,accumulate,dp,ddp}}/: model.safetensors, metrics.jsonl, result.json\n"
-      "try next    the same with --strategy ddp (epoch by epoch), --micro-batches 4 --nproc 4, --loss replica\n"
-      "            char_gpt --strategy compare --strategies ddp,zero1,zero2,zero3 --micro-batches 4 --nproc 4 "
-      "(memory)\n\n",
+      "try next    --strategy ddp: one strategy, epoch by epoch\n"
+      "            --strategy compare --micro-batches 4 --nproc 4: four ranks\n"
+      "            char_gpt --strategy compare --strategies ddp,zero1,zero2,zero3 --micro-batches 4 --nproc 4: the "
+      "memory that\n            sharding saves\n\n",
       options.out);
   print_least_accuracy(results);
   return 0;

@@ -14,8 +14,8 @@
   const textOf = (selector) => plain(document.querySelector(selector));
   const has = (selector, ...parts) => parts.every((part) => textOf(selector).includes(part));
   check('the card of ddp', has('#card-ddp', '1.00 ms', '600 B', 'through the busiest rank, rank 0 (sent and received)400 B', '30 % of the time, 25 % of the bytes',
-      'buckets, with padding and metadata124 B; 150 B', '\u2713 00000000000000bb, the same as dp'));
-  check('the card of single', has('#card-single', '11.0 us', '00000000000000aa differs: it adds in another order'));
+      'gradients124 B', 'buckets: gradients, padding and metadata150 B', '\u2713 00000000000000bb, the same as dp'));
+  check('the card of single', has('#card-single', '11.0 us', '00000000000000aa differs: it adds the gradients in another order'));
   check('who agrees', has('#agreement', '\u2713 dp and ddp end with the same parameters'));
   check('answers', [...document.querySelectorAll('#answers > *')].map(plain).join('|') ===
       'Why is ddp slower than dp?|Because it is <b>made up</b>.|How much memory?|3.50 MB');

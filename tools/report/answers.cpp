@@ -23,8 +23,9 @@ namespace {
 using lockstep::TraceEvent;
 using lockstep::TraceKind;
 
-constexpr double kClear = 0.05;  // a smaller share of a step is noise
-constexpr int kMoreDevices = 8;  // in the closed forms
+constexpr double kClear = 0.05;   // a smaller share of a step is noise
+constexpr double kSteady = 1.25;  // the longest of the middle half of the steps by the shortest
+constexpr int kMoreDevices = 8;   // in the closed forms
 constexpr std::size_t kWaitingLanes = 4;
 
 // The bytes by which the memory at the peak of a step exceeds that at its end, on the lane with most; 0: unknown.
@@ -51,7 +52,7 @@ struct Measured {
   bool has_ranks() const { return traced->run.has_ranks(); }
   const char* devices() const { return has_ranks() ? "ranks" : "devices"; }
   // The lane whose times are compared.
-  std::string lane() const { return has_ranks() ? "an average rank" : "cpu:0"; }
+  std::string lane() const { return has_ranks() ? "a rank (on average)" : "cpu:0"; }
 };
 
 class Answers {
@@ -64,7 +65,7 @@ class Answers {
   std::vector<Answer> take() {
     const Measured *const ddp = find("ddp"), *const dp = find("dp"), *const single = find("single"),
                           *const accumulate = find("accumulate");
-    if (single && accumulate) compare(*single, *accumulate);
+    warn_unsteady();
     if (dp && ddp) compare(*dp, *ddp);
     for (const Measured& run : runs_)
       if (ddp && run.traced->run.is_sharded()) compare(*ddp, run);
@@ -73,6 +74,7 @@ class Answers {
         if (run.costs.lanes > 1) explain_speedup(*alone, run);
       bound_speedup(alone->costs);
     }
+    if (single && accumulate) compare(*single, *accumulate);
     for (const Measured& run : runs_) {
       if (run.has_ranks() && run.costs.lanes > 1) explain_overlap(run);
     }
@@ -90,6 +92,25 @@ class Answers {
     return run == runs_.end() ? nullptr : &*run;
   }
 
+  // Times of runs that something has disturbed mislead.
+  void warn_unsteady() {
+    std::vector<std::string> ranges;
+    for (const Measured& run : runs_) {
+      std::vector<std::int64_t> times;
+      for (const StepView& step : run.traced->steps) times.push_back(step.end - step.begin);
+      std::ranges::sort(times);
+      const std::int64_t low = times[times.size() / 4], high = times[times.size() - 1 - times.size() / 4];
+      if (static_cast<double>(high) > kSteady * static_cast<double>(low))
+        ranges.push_back(fmt::format("{} to {} in {}", in_unit_of(high, low), time_text(high), run.name()));
+    }
+    if (ranges.empty()) return;
+    answers_.push_back(
+        {"How steady are the times?",
+         fmt::format("Not very: the middle half of the traced steps takes {}. If other programs ran meanwhile, repeat "
+                     "the run without them before you compare times.",
+                     listed(ranges))});
+  }
+
   // Why one of two strategies on as many devices is faster.
   void compare(const Measured& a, const Measured& b) {
     const Measured &slow = a.costs.step >= b.costs.step ? a : b, &fast = &slow == &a ? b : a;
@@ -100,7 +121,7 @@ class Answers {
       return Part{s - f, fmt::format("{} ({} instead of {})", what, in_unit_of(more, f), in_unit_of(more, s))};
     };
     answers_.push_back({fmt::format("Why is {} faster than {}?", fast.name(), slow.name()),
-                        fmt::format("A step takes {} instead of {}. Compared with {} of {}, {} of {} saves: {}.",
+                        fmt::format("A step takes {} instead of {}. Compared with {} of {}, {} of {} saves {}.",
                                     time_text(fast.costs.step), time_text(slow.costs.step), slow.lane(), slow.name(),
                                     fast.lane(), fast.name(),
                                     sum_text({part(&StepCosts::model, "in forward and backward"),
@@ -119,28 +140,31 @@ class Answers {
     if (ratio(lost, costs.step) < kClear) return;
     const double speedup = ratio(one.step, costs.step);
     const auto beyond = [&](std::int64_t StepCosts::*cost) { return costs.*cost - one.*cost / n; };
-    std::vector<Part> parts = {{beyond(&StepCosts::model), "in forward and backward"},
-                               {beyond(&StepCosts::communication), "of exposed communication"},
-                               {beyond(&StepCosts::waiting), "of waiting"},
-                               {beyond(&StepCosts::other), "of loading data and bookkeeping"},
-                               {beyond(&StepCosts::apart),
-                                "idle at the start or end of the step, since the ranks do not begin and end together"}};
+    std::vector<Part> parts = {
+        {beyond(&StepCosts::model),
+         fmt::format("in forward and backward ({} for 1/{} of the work that takes {} in {})",
+                     in_unit_of(lost, costs.model), n, in_unit_of(lost, one.model), alone.name())},
+        {beyond(&StepCosts::communication), "of exposed communication"},
+        {beyond(&StepCosts::waiting), "of waiting"},
+        {beyond(&StepCosts::other), "of loading data and bookkeeping"},
+        {beyond(&StepCosts::apart),
+         "idle at the start or end of the step, since the ranks do not begin and end together"}};
     if (repeats_optimizer(one, run)) {
       const std::int64_t slower = costs.optimizer - one.optimizer;
-      parts.push_back({one.optimizer - one.optimizer / n, run.has_ranks()
-                                                              ? "because each rank repeats the optimizer's step"
-                                                              : "because cpu:0 alone runs the optimizer's step"});
       parts.push_back(
-          {slower, fmt::format("because the optimizer's step ran {} ({}; {} in {})", slower < 0 ? "faster" : "slower",
-                               in_unit_of(lost, costs.optimizer), in_unit_of(lost, one.optimizer), alone.name())});
+          {one.optimizer - one.optimizer / n,
+           fmt::format("because the optimizer's step is not divided: {} runs all of it ({} in {})",
+                       run.has_ranks() ? "each rank" : "cpu:0", in_unit_of(lost, one.optimizer), alone.name())});
+      parts.push_back({slower, fmt::format("because the optimizer's step ran {} ({})", slower < 0 ? "faster" : "slower",
+                                           in_unit_of(lost, costs.optimizer))});
     } else {
       parts.push_back({beyond(&StepCosts::optimizer), "in the optimizer's step"});
     }
     answers_.push_back(
-        {speedup >= 1
-             ? fmt::format("Why is {} {:.2f} and not {} times as fast as {}?", run.name(), speedup, n, alone.name())
-             : fmt::format("Why is {} slower than {}?", run.name(), alone.name()),
-         fmt::format("A step takes {}; ideally it takes {} ({}'s {} divided by {}). The extra {} of {} come from: {}.",
+        {speedup >= 1 ? fmt::format("Why is {} only {:.2f} times as fast as {}, not {} times?", run.name(), speedup,
+                                    alone.name(), n)
+                      : fmt::format("Why is {} slower than {}, not {} times as fast?", run.name(), alone.name(), n),
+         fmt::format("A step takes {}; ideally it would take {} ({}'s {} divided by {}). The extra {} of {} are {}.",
                      time_text(costs.step), time_text(one.step / n), alone.name(), time_text(one.step), n,
                      time_text(lost), run.lane(), sum_text(parts, lost))});
   }
@@ -174,8 +198,8 @@ class Answers {
     answers_.push_back(
         {fmt::format("How fast can {} become?", listed(names)),
          fmt::format("The optimizer's step is {} of a step on one device. Even if the rest were divided perfectly, the "
-                     "speed-up would be at most {} and {:.1f} on any number (Amdahl's law). {}",
-                     percent(serial), fmt::join(most, ", "), 1 / serial, zero)});
+                     "speed-up would be at most {}, and {:.1f} however many there are (Amdahl's law). {}",
+                     fmt::format("{:.1f} %", 100 * serial), fmt::join(most, ", "), 1 / serial, zero)});
   }
 
   void explain_overlap(const Measured& run) {
@@ -187,15 +211,15 @@ class Answers {
     }
     for (const LaneEvent& each : median_step(run.traced->steps).lanes[0].events)
       buckets += each.event.kind == TraceKind::kBucketLaunched ? 1 : 0;
-    const std::string exposed =
-        fmt::format(" On average, a rank spends {} of a step only communicating.", time_text(run.costs.communication));
+    const std::string exposed = fmt::format(" In the median step a rank (on average) spends {} only communicating.",
+                                            in_unit_of(run.costs.step, run.costs.communication));
     const std::string question = fmt::format("What overlaps in {}?", run.name());
     if (sum.bytes == 0) return explain_flights(run, question, exposed);
     if (sum.early_bytes > 0)
       answers_.push_back(
           {question,
-           fmt::format("{} of the communication's time, and {} of its bytes, overlap with backward. "
-                       "Only buckets that are reduced before the last gradient is ready count.{}",
+           fmt::format("{} of the communication's time, and {} of its bytes, overlap with backward: those of buckets "
+                       "whose all-reduce ends before the last gradient is ready.{}",
                        percent(sum.early_seconds / sum.seconds), percent(ratio(sum.early_bytes, sum.bytes)), exposed)});
     else
       answers_.push_back(
@@ -235,6 +259,7 @@ class Answers {
     const StepView& step = median_step(run.traced->steps);
     const std::vector<Cause> causes = causes_of(run.traced->run, {step});
     std::vector<Part> parts;
+    Part longest_wait = {0, ""};  // lane
     for (const Lane& lane : step.lanes) {
       std::int64_t sum = 0;
       const Cause* longest = nullptr;
@@ -243,17 +268,23 @@ class Answers {
         sum += cause.ns;
         if (!longest) longest = &cause;
       }
+      if (sum > longest_wait.size) longest_wait = {sum, lane.name};
       if (!longest || ratio(sum, run.costs.step) < kClear) continue;
-      const std::string of_it =
-          longest->ns == sum ? "all of it" : fmt::format("of which {} are", time_text(longest->ns));
+      const std::string of_it = longest->ns == sum ? "all of it" : in_unit_of(run.costs.step, longest->ns) + " of it";
       parts.push_back(
-          {sum, fmt::format("{} waits {} of {} ({}), {} for {}", lane.name, time_text(sum), time_text(run.costs.step),
-                            percent(ratio(sum, run.costs.step)), of_it, longest->what)});
+          {sum, fmt::format("{} waits {} of {} ({}), {} for {}", lane.name, in_unit_of(run.costs.step, sum),
+                            time_text(run.costs.step), percent(ratio(sum, run.costs.step)), of_it, longest->what)});
     }
-    if (parts.empty()) return;
     std::ranges::stable_sort(parts, std::ranges::greater(), &Part::size);
     if (parts.size() > kWaitingLanes) parts.resize(kWaitingLanes);
-    answers_.push_back({fmt::format("Who waits in {}?", run.name()), largest_parts(parts, 0) + "."});
+    std::string text = largest_parts(parts, 0) + ".";
+    if (parts.empty() && longest_wait.size == 0)
+      text = "Nobody.";
+    else if (parts.empty())
+      text = fmt::format("Nobody for long: {} waits most, {} of {} ({}).", longest_wait.text,
+                         in_unit_of(run.costs.step, longest_wait.size), time_text(run.costs.step),
+                         percent(ratio(longest_wait.size, run.costs.step)));
+    answers_.push_back({fmt::format("Who waits in {}?", run.name()), std::move(text)});
   }
 
   void explain_pipeline(const Measured& run) {
@@ -286,7 +317,7 @@ class Answers {
         peaks.push_back(fmt::format("{} in {}", size_text(above), run.name()));
       if (run.mode() == "dp" && run.costs.lanes > 1)
         replicas = fmt::format(
-            " Each other device of {} holds a replica: its parameters, and in backward its gradients.", run.name());
+            " Each further device of {} holds only a copy of the parameters and, in backward, gradients.", run.name());
     }
     std::vector<std::string> places;
     if (!on_first.empty()) places.push_back("on cpu:0 of " + listed(on_first));
@@ -296,9 +327,13 @@ class Answers {
                                    size_text(all.total()), fmt::join(places, ", and "), replicas);
     if (!peaks.empty())
       text += fmt::format(
-          " The peak of a step has in addition activations and temporary tensors, such as the gradients of one "
-          "micro-batch: {}.",
+          " At its peak a step needs more, for activations and temporary tensors (such as the gradient of one "
+          "weight): {}.",
           listed(peaks));
+    if (std::ranges::none_of(runs_, [](const Measured& run) { return run.traced->run.is_sharded(); }))
+      text +=
+          " Sharding saves memory: on n ranks each keeps 1/n of the optimizer's state with zero1, also of the "
+          "gradients with zero2, also of the parameters with zero3 (FSDP).";
     answers_.push_back({"What memory do the strategies need?", std::move(text)});
   }
 
@@ -340,10 +375,11 @@ class Answers {
                                   bytes_text(now * bytes)));
     }
     if (texts.size() < 2) return;
-    answers_.push_back({fmt::format("What would change on {} devices?", kMoreDevices),
-                        fmt::format("A step would send and receive parameters and gradients of {}, with P = {}, the "
-                                    "size of the parameters.",
-                                    listed(texts), bytes_text(bytes))});
+    answers_.push_back(
+        {fmt::format("What would change on {} devices?", kMoreDevices),
+         fmt::format("For parameters and gradients, a step would send and receive {}. P = {} is the size of "
+                     "the parameters.",
+                     listed(texts), bytes_text(bytes))});
   }
 
   std::vector<Measured> runs_;

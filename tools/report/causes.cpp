@@ -202,14 +202,15 @@ std::string verdict(const Run& run, const std::vector<StepView>& steps) {
     return 100 * static_cast<double>(ns) / static_cast<double>(all);
   };
   const std::string text = fmt::format(
-      "compute {:.0f} %, communication {:.0f} %, waiting {:.0f} %, other (data, bookkeeping) {:.0f} %: ",
+      "compute {:.0f} %, communication {:.0f} %, waiting {:.0f} %, other (data, bookkeeping) {:.0f} %",
       percent(shares.compute), percent(shares.communication), percent(shares.waiting), percent(shares.other));
   const std::int64_t most = std::max({shares.compute, shares.communication, shares.waiting, shares.other});
-  if (most == shares.compute) return text + "compute is the largest share" + outliers_text(steps);
+  if (most == shares.compute) return text + outliers_text(steps);
   if (most == shares.other)
-    return text + "most of the time is neither computing, communication nor waiting, but loading data and bookkeeping";
+    return text +
+           ": most of the time is neither computing, communication nor waiting, but loading data and bookkeeping";
   const bool waits = most == shares.waiting;
-  std::string limit = waits ? "the step is limited by waiting" : "the step is limited by communication";
+  std::string limit = waits ? ": the step is limited by waiting" : ": the step is limited by communication";
   for (const Cause& cause : causes_of(run, steps)) {
     if (cause.is_waiting != waits) continue;
     const auto count = static_cast<std::int64_t>(steps.size());

@@ -13,7 +13,8 @@
 namespace report {
 namespace {
 
-constexpr double kRest = 0.01;  // a smaller share of a sum is rounding
+constexpr double kListed = 0.05;  // a smaller part of a sum is not listed
+constexpr double kRest = 0.01;    // a smaller share of a sum is rounding
 
 }  // namespace
 
@@ -41,15 +42,16 @@ std::string sum_text(std::vector<Part> parts, std::int64_t whole) {
   std::vector<std::string> texts;
   std::int64_t rest = whole;
   const auto add = [&](std::int64_t size, std::string_view text) {
-    texts.push_back(fmt::format("{}{} {}", size < 0 ? "less " : "", in_unit_of(whole, std::abs(size)), text));
+    const char* const sign = size < 0 ? "minus " : texts.empty() ? "" : "plus ";
+    texts.push_back(fmt::format("{}{} {}", sign, in_unit_of(whole, std::abs(size)), text));
   };
   for (const Part& part : parts) {
-    if (std::abs(ratio(part.size, whole)) < kPart) continue;
+    if (std::abs(ratio(part.size, whole)) < kListed) continue;
     add(part.size, part.text);
     rest -= part.size;
   }
   if (std::abs(ratio(rest, whole)) >= kRest) add(rest, texts.empty() ? "of small differences" : "of other differences");
-  return fmt::format("{}", fmt::join(texts, "; "));
+  return fmt::format("{}", fmt::join(texts, ", "));
 }
 
 std::string largest_parts(std::vector<Part> parts, std::int64_t whole) {

@@ -7,7 +7,7 @@
 
 namespace report {
 
-// A part that is smaller than this share of a whole is not listed.
+// A smaller share of a whole does not matter.
 inline constexpr double kPart = 0.1;
 
 // Nanoseconds or bytes, with words that follow or contain the number.
@@ -22,7 +22,7 @@ std::string size_text(std::int64_t bytes);                    // "2.14 MB"
 std::string listed(const std::vector<std::string>& names);    // "single, dp and ddp"
 std::string in_unit_of(std::int64_t whole, std::int64_t ns);  // `ns` in the unit of time_text(whole)
 
-// "4.38 ms of waiting; less 0.65 ms of other differences": the parts of `whole` nanoseconds, longest first, and the sum
+// "4.38 ms of waiting, minus 0.65 ms of other differences": the parts of `whole` nanoseconds, longest first, and the sum
 // of those that are not listed.
 std::string sum_text(std::vector<Part> parts, std::int64_t whole);
 

@@ -333,12 +333,12 @@ function makeLegend() {
   document.body.prepend(defs);
   const texts = {forward: 'forward', backward: 'backward', optimizer: 'optimizer', communication: 'communication (dotted)',
                  waiting: 'waiting (striped) for a rank or a device', other: 'spans recorded by the program',
-                 compute: 'strips: forward, backward and optimizer together', 'backward kernel': 'paler: single kernels'};
+                 compute: 'in the strips above a timeline: forward, backward and optimizer together', 'backward kernel': 'a paler colour: single kernels'};
   for (const key in texts) {
     const box = svg('svg', {width: 18, height: 14, 'aria-hidden': 'true', class: key}, svg('rect', {width: 18, height: 14}));
     $('legend').append(element('li', {}, box, texts[key]));
   }
-  if (data.modes.some(hasRanks)) $('legend').append(element('li', {}, '\u2195 arrow: from the last rank to launch a collective to a rank that waited'));
+  if (data.modes.some(hasRanks)) $('legend').append(element('li', {}, '\u2195 arrow: from the rank that launched a collective last to a rank that waited for it'));
   $('legend').append(element('li', {}, '\u25b2 bucket ready or launched, \u25bc done'));
 }
 

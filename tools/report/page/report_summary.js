@@ -36,7 +36,7 @@ function hashText(mode, groups) {
   const others = group.filter((each) => each !== mode).map((each) => each.name);
   if (others.length) return `\u2713 ${mode.hash}, the same as ${listed(others)}`;
   if (groups.length < 2) return mode.hash;
-  return mode.hash + (mode.mode === 'single' ? ' differs: it adds in another order, and so rounds differently'
+  return mode.hash + (mode.mode === 'single' ? ' differs: it adds the gradients in another order, and so rounds differently'
                                              : ' differs');
 }
 
@@ -56,7 +56,7 @@ function card(mode, groups) {
                 ['bytes moved in a step, over all links', size(all), 'amount']];
   if (end >= 0) rows.push([`through the busiest ${hasRanks(mode) ? 'rank' : 'device'}, ${endName(mode, end)} (sent and received)`, size(most), 'amount']);
   if (hasRanks(mode)) rows.push(['overlap: communication done before the last gradient was ready', overlapText(mode)]);
-  if (bucketBytes(mode) && mode.gradient_bytes) rows.push(['gradients; buckets, with padding and metadata', `${bytes(mode.gradient_bytes)}; ${bytes(bucketBytes(mode))}`, 'amount']);
+  if (bucketBytes(mode) && mode.gradient_bytes) rows.push(['gradients', bytes(mode.gradient_bytes), 'amount'], ['buckets: gradients, padding and metadata', bytes(bucketBytes(mode)), 'amount']);
   if (mode.memory) rows.push([`parameters, gradients, optimizer state${mode.memory[3] > 0 ? ', buffers of units' : ''}${hasRanks(mode) ? ' of a rank' : ''}`, size(sum(mode.memory)), 'amount']);
   const above = step ? Math.max(...step.lanes.map(aboveEnd)) : 0;
   if (above > 0) rows.push(['extra memory at the peak of a step', size(above)]);
