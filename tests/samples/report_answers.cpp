@@ -103,28 +103,27 @@ void count(Run& run, const report::Links& links) {
 TEST_CASE("why n devices are not n times as fast: the optimizer's step, which DDP does not divide") {
   const char* const question = "Why is ddp only 1.43 times as fast as single, not 2 times?";
   CHECK(answer({single(), ranks("ddp", 0, 1'000)}, question) ==
-        "A step takes 2.10 ms; ideally it would take 1.50 ms (single's 3.00 ms divided by 2). The extra 600.0 us of a "
-        "rank (on average) are 500.0 us because the optimizer's step is not divided: each rank runs all of it (1.00 ms "
-        "in single), plus 100.0 us of exposed communication.");
+        "A step takes 2.10 ms; ideally it would take 1.50 ms (single's 3.00 ms divided by 2). The extra 0.60 ms of a "
+        "rank (on average) are 0.50 ms because the optimizer's step is not divided: each rank runs all of it (1.00 ms "
+        "in single), plus 0.10 ms of exposed communication.");
   // The parts add up to the whole: those that make a step shorter, and small ones, too.
   Run slower = ranks("ddp", 0, 1'200), faster = ranks("ddp", 0, 1'000);
   CHECK(contains(
       answer({single(), slower}, "Why is ddp only 1.30 times as fast as single, not 2 times?"),
-      "each rank runs all of it (1.00 ms in single), plus 200.0 us because the optimizer's step ran slower (1.20 "
-      "ms), plus 100.0 us of exposed communication."));
+      "each rank runs all of it (1.00 ms in single), plus 0.20 ms because the optimizer's step ran slower (1.20 "
+      "ms), plus 0.10 ms of exposed communication."));
   for (Trace& trace : faster.traces)
     for (TraceEvent& each : trace.events) {
       if (each.begin >= 1'000'000) each.begin -= 200'000;
       if (each.end >= 1'000'000) each.end -= 200'000;
     }
-  CHECK(contains(
-      answer({single(), faster}, "Why is ddp only 1.58 times as fast as single, not 2 times?"),
-      "plus 100.0 us of exposed communication, minus 200.0 us in forward and backward (800.0 us for 1/2 of the "
-      "work that takes 2.00 ms in single)."));
-  CHECK(contains(
-      answer({single(), dp()}, "Why is dp only 1.36 times as fast as single, not 2 times?"),
-      "The extra 700.0 us of cpu:0 are 500.0 us because the optimizer's step is not divided: cpu:0 runs all of "
-      "it (1.00 ms in single), plus 100.0 us of exposed communication, plus 100.0 us of waiting."));
+  CHECK(contains(answer({single(), faster}, "Why is ddp only 1.58 times as fast as single, not 2 times?"),
+                 "plus 0.10 ms of exposed communication, minus 0.20 ms in forward and backward (0.80 ms for 1/2 of the "
+                 "work that takes 2.00 ms in single)."));
+  CHECK(
+      contains(answer({single(), dp()}, "Why is dp only 1.36 times as fast as single, not 2 times?"),
+               "The extra 0.70 ms of cpu:0 are 0.50 ms because the optimizer's step is not divided: cpu:0 runs all of "
+               "it (1.00 ms in single), plus 0.10 ms of exposed communication, plus 0.10 ms of waiting."));
   CHECK(answer({single(), dp(), ranks("ddp", 0, 1'000)}, "How fast can dp and ddp become?") ==
         "The optimizer's step is 33.3 % of a step on one device. Even if the rest were divided perfectly, the speed-up "
         "would be at most 1.50 on 2 devices, and 3.0 however many there are (Amdahl's law). ZeRO stage 1 (zero1) would "
@@ -134,7 +133,7 @@ TEST_CASE("why n devices are not n times as fast: the optimizer's step, which DD
   // A divided optimizer is no reason, and an optimizer that takes little time is none.
   CHECK(contains(
       answer({single(), ranks("zero1", 0, 500)}, "Why is zero1 only 1.88 times as fast as single, not 2 times?"),
-      "The extra 100.0 us of a rank (on average) are 100.0 us of exposed communication."));
+      "The extra 0.10 ms of a rank (on average) are 0.10 ms of exposed communication."));
   CHECK(!is_asked({single(), ranks("zero1", 0, 500)}, "How fast can zero1 become?"));
   CHECK(!contains(answer({single(), ranks("ddp", 2'000, 1'000)}, "Why is ddp slower than single, not 2 times as fast?"),
                   "none"));
@@ -148,8 +147,8 @@ TEST_CASE("why one strategy is faster than another on as many devices") {
   for (TraceEvent& each : accumulate.traces[0].events) each.begin -= each.begin / 5, each.end -= each.end / 5;
   CHECK(answer({dp(), ranks("ddp", 0, 800)}, "Why is ddp faster than dp?") ==
         "A step takes 1.90 ms instead of 2.20 ms. Compared with cpu:0 of dp, a rank (on average) of ddp saves "
-        "200.0 us in the optimizer's step (800.0 us instead of 1.00 ms), plus 100.0 us of waiting (0 ns instead of "
-        "100.0 us).");
+        "0.20 ms in the optimizer's step (0.80 ms instead of 1.00 ms), plus 0.10 ms of waiting (0.00 ms instead of "
+        "0.10 ms).");
   CHECK(is_asked({single(), accumulate}, "Why is accumulate faster than single?"));
   CHECK(is_asked({dp(), ranks("ddp", 500, 1'000)}, "Why is dp faster than ddp?"));
   CHECK(is_asked({ranks("zero1", 0, 500), ranks("ddp", 0, 1'000)}, "Why is zero1 faster than ddp?"));

@@ -118,7 +118,8 @@ class Answers {
     if (slow.costs.lanes != fast.costs.lanes || ratio(more, slow.costs.step) < kClear) return;
     const auto part = [&](std::int64_t StepCosts::*cost, const char* what) {
       const std::int64_t s = slow.costs.*cost, f = fast.costs.*cost;
-      return Part{s - f, fmt::format("{} ({} instead of {})", what, in_unit_of(more, f), in_unit_of(more, s))};
+      return Part{s - f, fmt::format("{} ({} instead of {})", what, in_unit_of(slow.costs.step, f),
+                                     in_unit_of(slow.costs.step, s))};
     };
     answers_.push_back({fmt::format("Why is {} faster than {}?", fast.name(), slow.name()),
                         fmt::format("A step takes {} instead of {}. Compared with {} of {}, {} of {} saves {}.",
@@ -130,7 +131,7 @@ class Answers {
                                               part(&StepCosts::waiting, "of waiting"),
                                               part(&StepCosts::other, "of loading data and bookkeeping"),
                                               part(&StepCosts::apart, "idle at the start or end of the step")},
-                                             more))});
+                                             more, slow.costs.step))});
   }
 
   // Why n devices are not n times as fast as one.
@@ -143,7 +144,7 @@ class Answers {
     std::vector<Part> parts = {
         {beyond(&StepCosts::model),
          fmt::format("in forward and backward ({} for 1/{} of the work that takes {} in {})",
-                     in_unit_of(lost, costs.model), n, in_unit_of(lost, one.model), alone.name())},
+                     in_unit_of(costs.step, costs.model), n, in_unit_of(costs.step, one.model), alone.name())},
         {beyond(&StepCosts::communication), "of exposed communication"},
         {beyond(&StepCosts::waiting), "of waiting"},
         {beyond(&StepCosts::other), "of loading data and bookkeeping"},
@@ -154,9 +155,9 @@ class Answers {
       parts.push_back(
           {one.optimizer - one.optimizer / n,
            fmt::format("because the optimizer's step is not divided: {} runs all of it ({} in {})",
-                       run.has_ranks() ? "each rank" : "cpu:0", in_unit_of(lost, one.optimizer), alone.name())});
+                       run.has_ranks() ? "each rank" : "cpu:0", in_unit_of(costs.step, one.optimizer), alone.name())});
       parts.push_back({slower, fmt::format("because the optimizer's step ran {} ({})", slower < 0 ? "faster" : "slower",
-                                           in_unit_of(lost, costs.optimizer))});
+                                           in_unit_of(costs.step, costs.optimizer))});
     } else {
       parts.push_back({beyond(&StepCosts::optimizer), "in the optimizer's step"});
     }
@@ -166,7 +167,7 @@ class Answers {
                       : fmt::format("Why is {} slower than {}, not {} times as fast?", run.name(), alone.name(), n),
          fmt::format("A step takes {}; ideally it would take {} ({}'s {} divided by {}). The extra {} of {} are {}.",
                      time_text(costs.step), time_text(one.step / n), alone.name(), time_text(one.step), n,
-                     time_text(lost), run.lane(), sum_text(parts, lost))});
+                     in_unit_of(costs.step, lost), run.lane(), sum_text(parts, lost, costs.step))});
   }
 
   // Whether the optimizer's step takes about as long as on one device, and enough of that device's step to matter.

@@ -37,13 +37,13 @@ std::string in_unit_of(std::int64_t whole, std::int64_t ns) {
   return whole < 1'000'000 ? time_text(ns) : fmt::format("{:.2f} ms", static_cast<double>(ns) / 1e6);
 }
 
-std::string sum_text(std::vector<Part> parts, std::int64_t whole) {
+std::string sum_text(std::vector<Part> parts, std::int64_t whole, std::int64_t step) {
   std::ranges::stable_sort(parts, std::ranges::greater(), &Part::size);
   std::vector<std::string> texts;
   std::int64_t rest = whole;
   const auto add = [&](std::int64_t size, std::string_view text) {
     const char* const sign = size < 0 ? "minus " : texts.empty() ? "" : "plus ";
-    texts.push_back(fmt::format("{}{} {}", sign, in_unit_of(whole, std::abs(size)), text));
+    texts.push_back(fmt::format("{}{} {}", sign, in_unit_of(step, std::abs(size)), text));
   };
   for (const Part& part : parts) {
     if (std::abs(ratio(part.size, whole)) < kListed) continue;

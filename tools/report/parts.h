@@ -23,8 +23,8 @@ std::string listed(const std::vector<std::string>& names);    // "single, dp and
 std::string in_unit_of(std::int64_t whole, std::int64_t ns);  // `ns` in the unit of time_text(whole)
 
 // "4.38 ms of waiting, minus 0.65 ms of other differences": the parts of `whole` nanoseconds, longest first, and the sum
-// of those that are not listed.
-std::string sum_text(std::vector<Part> parts, std::int64_t whole);
+// of those that are not listed; in the unit of `step`.
+std::string sum_text(std::vector<Part> parts, std::int64_t whole, std::int64_t step);
 
 // The texts of the listed parts that are above 0, largest first.
 std::string largest_parts(std::vector<Part> parts, std::int64_t whole);
