@@ -7,8 +7,13 @@
 // round runs all kinds in turn; a figure is the median over rounds of the slower rank's step. With equal stages, and no
 // time for messages, 1F1B on two ranks takes (8 + 1) / 16 = 0.5625 of the time of one, zb1p about
 // 0.526.
+//
+// The order of the schedules on four ranks: layers that wait, as the host of an accelerator does, instead of computing,
+// so that fewer cores than ranks change nothing; measured, and simulated with the same times of each stage.
 #include <algorithm>
+#include <chrono>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "lockstep/parallel/model_parallel/stage_messages_internal.h"
@@ -95,6 +100,69 @@ double time_of(const Variant& of) {
   return shared->greatest(of.ranks);
 }
 
+constexpr std::chrono::milliseconds kWait{4};  // of a layer: in forward, for its input's gradient, for its weight's
+
+// A layer of one weight that waits instead of computing.
+struct WaitingLayer : nn::Module {
+  nn::Parameter& weight = add_parameter("weight", ls::ones({1}));
+  WaitingLayer() { weight->register_hook(wait); }
+  ls::Tensor forward(const ls::Tensor& x) const override {
+    std::this_thread::sleep_for(kWait);
+    if (x.requires_grad()) x.register_hook(wait);
+    return x * weight;
+  }
+
+ private:
+  static ls::Tensor wait(const ls::Tensor& gradient) {
+    std::this_thread::sleep_for(kWait);
+    return gradient;
+  }
+};
+
+struct WaitingLayers : nn::Sequential {
+  static constexpr int kLayers = 8;
+  WaitingLayers() {
+    for (int i = 0; i < kLayers; ++i) add<WaitingLayer>(std::to_string(i));
+  }
+};
+
+struct Waiting {
+  const char* name;
+  par::Schedule schedule;
+  int chunks;  // on each rank
+};
+constexpr int kWaitingRanks = 4;
+constexpr Waiting kWaiting[] = {{"gpipe", par::Schedule::kGPipe, 1},
+                                {"1f1b", par::Schedule::k1F1B, 1},
+                                {"interleaved", par::Schedule::kInterleaved, 2},
+                                {"zb1p", par::Schedule::kZeroBubble, 1}};
+
+double measured(const Waiting& of) {
+  const auto run_rank = [&](const Group& group, Shared& shared) {
+    const par::DeviceMesh mesh(group, {{"pp", kWaitingRanks}});
+    WaitingLayers model;
+    par::Pipeline run(model, mesh["pp"],
+                      {.schedule = of.schedule, .micro_batches_per_rank = kMicroBatches, .chunks_per_rank = of.chunks});
+    const ls::Tensor x = ls::randn({kMicroBatches, 16});
+    const auto step = [&] {
+      run.backward(x, x, [&](const ls::Tensor& in, const ls::Tensor&) { return model(in).mean(); });
+    };
+    step();
+    shared.results[group->rank()][0] = bench::time_together(shared, kWaitingRanks, step);
+  };
+  return bench::run_group(kWaitingRanks, run_rank)->greatest(kWaitingRanks);
+}
+
+// The first layer's input needs no gradient.
+double simulated(const Waiting& of) {
+  const int stages = kWaitingRanks * of.chunks, layers = WaitingLayers::kLayers / stages;
+  const double one = std::chrono::duration<double>(kWait).count(), all = layers * one;
+  std::vector<par::StageCosts> costs(static_cast<std::size_t>(stages),
+                                     {.forward = all, .backward_input = all, .backward_weight = all});
+  costs[0].backward_input -= one;
+  return simulate(par::ScheduleTable::make(of.schedule, kWaitingRanks, kMicroBatches, of.chunks), costs, {}).seconds;
+}
+
 }  // namespace
 
 int main() {
@@ -106,4 +174,8 @@ int main() {
   print_arrival("boundary_64b_outbox", kLine, true);
   print_arrival("boundary_1mb_send", kMegabyte, false);
   if (bench::wanted("pipeline_512")) bench::compare_times("pipeline_512_", kVariants, time_of);
+  if (!bench::wanted("pipeline_waiting")) return 0;
+  bench::compare_times("pipeline_waiting_", kWaiting, measured);
+  for (const Waiting& of : kWaiting)
+    bench::print_row(std::string("pipeline_waiting_simulated_") + of.name, simulated(of));
 }
