@@ -59,9 +59,9 @@ void print_meaning(const Options& options, const std::vector<Result>& results) {
   fmt::print(
       "\nCompared with one device, dp is {:.2f} and ddp {:.2f} times as fast: {}.\n", dp, ddp,
       std::max(dp, ddp) > 1
-          ? "the batch is fixed (strong scaling), a\n"
-            "part of it takes more than that part of the time, and the optimizer's step is not divided: with dp one\n"
-            "device runs it, with ddp each rank"
+          ? "the batch is fixed (strong scaling), cores\n"
+            "that compute at the same time slow each other down, and the optimizer's step is not divided: with dp\n"
+            "one device runs it, with ddp each rank"
           : fmt::format("a step takes {:.0f} us on one device, less\nthan it costs to pass work to another thread or "
                         "process",
                         1e6 / single));
@@ -80,7 +80,7 @@ std::int64_t sum(const PhaseBytes& bytes) {
 
 void print_least_accuracy(const std::vector<Result>& results) {
   const auto least = std::ranges::min_element(results, {}, [](const Result& r) { return r.test.accuracy; });
-  fmt::print("test accuracy {:.3f} (the least of all strategies)\n", least->test.accuracy);
+  fmt::print("test accuracy {:.3f} (the lowest of all strategies)\n", least->test.accuracy);
 }
 
 // The table of --strategies.
@@ -200,8 +200,9 @@ int compare(const Options& options, Train train) {
   print_table(results);
   print_meaning(options, results);
   const Result &single = results[0], &accumulate = results[1];
-  fmt::print("Once, before the first step, ddp moved {} bytes, to compare the models and to send rank 0's parameters.\n",
-             sum(results[3].moved.at_start));
+  fmt::print(
+      "Once, before the first step, ddp moved {} bytes, to compare the models and to send rank 0's parameters.\n",
+      sum(results[3].moved.at_start));
   if (!have_same_bits(options, results)) return 1;
   fmt::print("{} end with bitwise identical parameters. {}\n", orders_of(options)[0].text(),
              single.hash == accumulate.hash ? "So does single, this time."

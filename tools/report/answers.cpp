@@ -13,6 +13,7 @@
 
 #include "lockstep/parallel/schedule/schedule_internal.h"
 #include "tools/report/causes.h"
+#include "tools/report/memory_answers.h"
 #include "tools/report/messages.h"
 #include "tools/report/parts.h"
 #include "tools/report/pipeline.h"
@@ -27,20 +28,6 @@ constexpr double kClear = 0.05;   // a smaller share of a step is noise
 constexpr double kSteady = 1.25;  // the longest of the middle half of the steps by the shortest
 constexpr int kMoreDevices = 8;   // in the closed forms
 constexpr std::size_t kWaitingLanes = 4;
-
-// The bytes by which the memory at the peak of a step exceeds that at its end, on the lane with most; 0: unknown.
-std::int64_t peak_above_end(const StepView& step) {
-  std::int64_t most = 0;
-  for (const Lane& lane : step.lanes) {
-    std::int64_t peak = 0, end = -1;
-    for (const TraceEvent& event : lane.memory) {
-      peak = std::max(peak, event.labels.bytes);
-      if (event.name == "memory") end = event.labels.bytes;
-    }
-    if (end >= 0) most = std::max(most, peak - end);
-  }
-  return most;
-}
 
 // A run with its costs.
 struct Measured {
@@ -57,7 +44,7 @@ struct Measured {
 
 class Answers {
  public:
-  explicit Answers(const std::vector<TracedRun>& runs) {
+  explicit Answers(const std::vector<TracedRun>& runs) : all_(runs) {
     for (const TracedRun& traced : runs)
       if (!traced.steps.empty()) runs_.push_back({&traced, costs_of(traced.run, median_step(traced.steps))});
   }
@@ -81,7 +68,7 @@ class Answers {
     for (const Measured& run : runs_)
       if (run.costs.lanes > 1) explain_waiting(run);
     for (const Measured& run : runs_) explain_pipeline(run);
-    add_memories();
+    for (Answer& each : memory_answers(all_)) answers_.push_back(std::move(each));
     extrapolate();
     return std::move(answers_);
   }
@@ -134,6 +121,26 @@ class Answers {
                                              more, slow.costs.step))});
   }
 
+  // The time in forward and backward beyond the n-th part of that on one device. A run of the same micro-batches one
+  // after another tells what is due to their size, and what to devices that run at the same time.
+  std::vector<Part> model_parts(const Measured& alone, const Measured& run) const {
+    const std::int64_t n = run.costs.lanes, own = run.costs.model, ideal = alone.costs.model / n;
+    const auto text = [&](std::int64_t ns) { return in_unit_of(run.costs.step, ns); };
+    const std::string part =
+        fmt::format("1/{} of {}'s {} would be {}", n, alone.name(), text(alone.costs.model), text(ideal));
+    const Measured* const turns = find("accumulate");
+    if (!turns || turns == &alone || run.mode() == "ranks")
+      return {{own - ideal, fmt::format("in forward and backward ({}; {})", text(own), part)}};
+    const std::int64_t in_turn = turns->costs.model / n;
+    return {{own - in_turn,
+             fmt::format(
+                 "in forward and backward because the {} compute at the same time ({}; one after another, in {}, {})",
+                 run.devices(), text(own), turns->name(), text(in_turn))},
+            {in_turn - ideal,
+             fmt::format("in forward and backward because micro-batches are smaller than the batch ({} in {}; {})",
+                         text(in_turn), turns->name(), part)}};
+  }
+
   // Why n devices are not n times as fast as one.
   void explain_speedup(const Measured& alone, const Measured& run) {
     const StepCosts &one = alone.costs, &costs = run.costs;
@@ -141,15 +148,13 @@ class Answers {
     if (ratio(lost, costs.step) < kClear) return;
     const double speedup = ratio(one.step, costs.step);
     const auto beyond = [&](std::int64_t StepCosts::*cost) { return costs.*cost - one.*cost / n; };
-    std::vector<Part> parts = {
-        {beyond(&StepCosts::model),
-         fmt::format("in forward and backward ({} for 1/{} of the work that takes {} in {})",
-                     in_unit_of(costs.step, costs.model), n, in_unit_of(costs.step, one.model), alone.name())},
-        {beyond(&StepCosts::communication), "of exposed communication"},
-        {beyond(&StepCosts::waiting), "of waiting"},
-        {beyond(&StepCosts::other), "of loading data and bookkeeping"},
-        {beyond(&StepCosts::apart),
-         "idle at the start or end of the step, since the ranks do not begin and end together"}};
+    std::vector<Part> parts = model_parts(alone, run);
+    parts.insert(parts.end(),
+                 {{beyond(&StepCosts::communication), "of exposed communication"},
+                  {beyond(&StepCosts::waiting), "of waiting"},
+                  {beyond(&StepCosts::other), "of loading data and bookkeeping"},
+                  {beyond(&StepCosts::apart),
+                   "idle at the start or end of the step, since the ranks do not begin and end together"}});
     if (repeats_optimizer(one, run)) {
       const std::int64_t slower = costs.optimizer - one.optimizer;
       parts.push_back(
@@ -162,9 +167,10 @@ class Answers {
       parts.push_back({beyond(&StepCosts::optimizer), "in the optimizer's step"});
     }
     answers_.push_back(
-        {speedup >= 1 ? fmt::format("Why is {} only {:.2f} times as fast as {}, not {} times?", run.name(), speedup,
-                                    alone.name(), n)
-                      : fmt::format("Why is {} slower than {}, not {} times as fast?", run.name(), alone.name(), n),
+        {speedup > 1 + kClear ? fmt::format("Why is {} only {:.2f} times as fast as {}, not {} times?", run.name(),
+                                            speedup, alone.name(), n)
+                              : fmt::format("Why is {} {} than {}, not {} times as fast?", run.name(),
+                                            speedup < 1 - kClear ? "slower" : "no faster", alone.name(), n),
          fmt::format("A step takes {}; ideally it would take {} ({}'s {} divided by {}). The extra {} of {} are {}.",
                      time_text(costs.step), time_text(one.step / n), alone.name(), time_text(one.step), n,
                      in_unit_of(costs.step, lost), run.lane(), sum_text(parts, lost, costs.step))});
@@ -205,28 +211,42 @@ class Answers {
 
   void explain_overlap(const Measured& run) {
     lockstep::parallel::CommunicationOverlap sum;
-    std::size_t buckets = 0;
     for (const StepView& step : run.traced->steps) {
       sum.seconds += step.overlap.seconds, sum.early_seconds += step.overlap.early_seconds;
       sum.bytes += step.overlap.bytes, sum.early_bytes += step.overlap.early_bytes;
     }
-    for (const LaneEvent& each : median_step(run.traced->steps).lanes[0].events)
-      buckets += each.event.kind == TraceKind::kBucketLaunched ? 1 : 0;
-    const std::string exposed = fmt::format(" In the median step a rank (on average) spends {} only communicating.",
-                                            in_unit_of(run.costs.step, run.costs.communication));
+    const std::vector<LaneEvent>& events = median_step(run.traced->steps).lanes[0].events;
+    const auto buckets = std::ranges::count_if(
+        events, [](const LaneEvent& each) { return each.event.kind == TraceKind::kBucketLaunched; });
+    const std::string exposed =
+        fmt::format(" Exposed communication, which nothing overlaps, takes a rank (on average) {} of the median step.",
+                    in_unit_of(run.costs.step, run.costs.communication));
     const std::string question = fmt::format("What overlaps in {}?", run.name());
     if (sum.bytes == 0) return explain_flights(run, question, exposed);
     if (sum.early_bytes > 0)
       answers_.push_back(
-          {question,
-           fmt::format("{} of the communication's time, and {} of its bytes, overlap with backward: those of buckets "
-                       "whose all-reduce ends before the last gradient is ready.{}",
-                       percent(sum.early_seconds / sum.seconds), percent(ratio(sum.early_bytes, sum.bytes)), exposed)});
+          {question, fmt::format("{} of the communication's time, and {} of its bytes, overlap with backward.{}{}",
+                                 percent(sum.early_seconds / sum.seconds), percent(ratio(sum.early_bytes, sum.bytes)),
+                                 early_buckets(events), exposed)});
     else
       answers_.push_back(
           {question, (buckets == 1 ? "Nothing: there is one bucket, which is complete when the last gradient is ready."
                                    : "Nothing: no bucket is reduced before the last gradient is ready.") +
                          exposed});
+  }
+
+  // Says which buckets of a rank are reduced before its last gradient is ready, if those of this step differ.
+  static std::string early_buckets(const std::vector<LaneEvent>& events) {
+    std::int64_t ready = 0;
+    for (const LaneEvent& each : events)
+      if (each.event.kind == TraceKind::kBucketReady) ready = std::max(ready, each.event.begin);
+    std::vector<std::string> early, late;
+    for (const LaneEvent& each : events)
+      if (each.event.kind == TraceKind::kBucketDone)
+        (each.event.begin <= ready ? early : late).push_back(std::to_string(each.event.labels.id));
+    if (early.empty() || late.empty()) return "";
+    return fmt::format(" The all-reduce of bucket {} ends before the last gradient is ready, that of {} later.",
+                       listed(early), listed(late));
   }
 
   // Collectives without buckets: the time in which one is in flight and the rank does not wait. Steps with messages between
@@ -255,7 +275,7 @@ class Answers {
                                  percent(share), exposed)});
   }
 
-  // The lanes that wait for at least 5 % of the median step, and their longest cause.
+  // The lanes that wait for at least 5 % of the median step, and their causes.
   void explain_waiting(const Measured& run) {
     const StepView& step = median_step(run.traced->steps);
     const std::vector<Cause> causes = causes_of(run.traced->run, {step});
@@ -263,22 +283,21 @@ class Answers {
     Part longest_wait = {0, ""};  // lane
     for (const Lane& lane : step.lanes) {
       std::int64_t sum = 0;
-      const Cause* longest = nullptr;
+      std::vector<Part> reasons;
       for (const Cause& cause : causes) {
         if (cause.lane != lane.name || !cause.is_waiting) continue;
         sum += cause.ns;
-        if (!longest) longest = &cause;
+        reasons.push_back({cause.ns, fmt::format("{} for {}", in_unit_of(run.costs.step, cause.ns), cause.what)});
       }
       if (sum > longest_wait.size) longest_wait = {sum, lane.name};
-      if (!longest || ratio(sum, run.costs.step) < kClear) continue;
-      const std::string of_it = longest->ns == sum ? "all of it" : in_unit_of(run.costs.step, longest->ns) + " of it";
-      parts.push_back(
-          {sum, fmt::format("{} waits {} of {} ({}), {} for {}", lane.name, in_unit_of(run.costs.step, sum),
-                            time_text(run.costs.step), percent(ratio(sum, run.costs.step)), of_it, longest->what)});
+      if (ratio(sum, run.costs.step) < kClear) continue;
+      parts.push_back({sum, fmt::format("{} waits {} of {} ({}): {}", lane.name, in_unit_of(run.costs.step, sum),
+                                        time_text(run.costs.step), percent(ratio(sum, run.costs.step)),
+                                        largest_parts(reasons, sum, ", "))});
     }
     std::ranges::stable_sort(parts, std::ranges::greater(), &Part::size);
     if (parts.size() > kWaitingLanes) parts.resize(kWaitingLanes);
-    std::string text = largest_parts(parts, 0) + ".";
+    std::string text = largest_parts(parts, 0, "; ") + ".";
     if (parts.empty() && longest_wait.size == 0)
       text = "Nobody.";
     else if (parts.empty())
@@ -297,69 +316,6 @@ class Answers {
          fmt::format("{} of the step of median length (mean of the ranks). With the same times of its actions the "
                      "schedule alone leaves {} (the bubble).",
                      percent(profile->median_step().idle()), percent(planned))});
-  }
-
-  // Memory of the strategies that keep all of the model, and that of the others against it.
-  void add_memories() {
-    const Measured* whole = nullptr;
-    for (const char* mode : {"ddp", "accumulate", "dp", "single"})
-      if (!whole && find(mode) && find(mode)->traced->run.memory.is_known()) whole = find(mode);
-    if (!whole || runs_.size() < 2) return;
-    add_memory_of_all(whole->traced->run.memory);
-    compare_memory(*whole);
-  }
-
-  void add_memory_of_all(const ModelMemory& all) {
-    std::vector<std::string> on_first, on_ranks, peaks;
-    std::string replicas;
-    for (const Measured& run : runs_) {
-      if (run.traced->run.memory == all) (run.has_ranks() ? on_ranks : on_first).push_back(run.name());
-      if (const std::int64_t above = peak_above_end(median_step(run.traced->steps)); above > 0)
-        peaks.push_back(fmt::format("{} in {}", size_text(above), run.name()));
-      if (run.mode() == "dp" && run.costs.lanes > 1)
-        replicas = fmt::format(
-            " Each further device of {} holds only a copy of the parameters and, in backward, gradients.", run.name());
-    }
-    std::vector<std::string> places;
-    if (!on_first.empty()) places.push_back("on cpu:0 of " + listed(on_first));
-    if (!on_ranks.empty()) places.push_back("on each rank of " + listed(on_ranks));
-    std::string text = fmt::format("Parameters take {}, gradients {} and the optimizer's state {}, in total {}, {}.{}",
-                                   size_text(all.parameters), size_text(all.gradients), size_text(all.optimizer),
-                                   size_text(all.total()), fmt::join(places, ", and "), replicas);
-    if (!peaks.empty())
-      text += fmt::format(
-          " At its peak a step needs more, for activations and temporary tensors (such as the gradient of one "
-          "weight): {}.",
-          listed(peaks));
-    if (std::ranges::none_of(runs_, [](const Measured& run) { return run.traced->run.is_sharded(); }))
-      text +=
-          " Sharding saves memory: on n ranks each keeps 1/n of the optimizer's state with zero1, also of the "
-          "gradients with zero2, also of the parameters with zero3 (FSDP).";
-    answers_.push_back({"What memory do the strategies need?", std::move(text)});
-  }
-
-  void compare_memory(const Measured& whole) {
-    const ModelMemory& all = whole.traced->run.memory;
-    for (const Measured& run : runs_) {
-      const ModelMemory& own = run.traced->run.memory;
-      if (&run == &whole || !own.is_known() || own.total() == all.total()) continue;
-      const auto part = [&](std::int64_t ModelMemory::*bytes, const char* what) {
-        const std::int64_t difference = own.total() < all.total() ? all.*bytes - own.*bytes : own.*bytes - all.*bytes;
-        return Part{difference, fmt::format("{} {} instead of {}", what, size_text(own.*bytes), size_text(all.*bytes))};
-      };
-      const bool is_less = own.total() < all.total();
-      answers_.push_back(
-          {fmt::format("How much memory does {} {}?", run.name(), is_less ? "save" : "need"),
-           fmt::format(
-               "A rank has {} of parameters, gradients, optimizer state and buffers of units: {} {} than {} ({}). {}.",
-               size_text(own.total()),
-               percent(is_less ? 1 - ratio(own.total(), all.total()) : ratio(own.total(), all.total()) - 1),
-               is_less ? "less" : "more", whole.name(), size_text(all.total()),
-               largest_parts(
-                   {part(&ModelMemory::parameters, "Parameters"), part(&ModelMemory::gradients, "Gradients"),
-                    part(&ModelMemory::optimizer, "Optimizer state"), part(&ModelMemory::units, "Buffers of units")},
-                   std::abs(all.total() - own.total())))});
-    }
   }
 
   // The bytes on more devices, of the strategies whose counters follow their formula on those of this run.
@@ -383,6 +339,7 @@ class Answers {
                      listed(texts), bytes_text(bytes))});
   }
 
+  const std::vector<TracedRun>& all_;
   std::vector<Measured> runs_;
   std::vector<Answer> answers_;
 };

@@ -143,7 +143,7 @@ Shares sum_of(const std::vector<StepView>& steps) {
 }
 
 // Splitting cannot pay if one device would do the arithmetic of all in less time than the step takes.
-std::string size_text(const Shares& shares, const std::vector<StepView>& steps) {
+std::string lengths_text(const Shares& shares, const std::vector<StepView>& steps) {
   std::int64_t all = 0;
   for (const StepView& step : steps) all += step.end - step.begin;
   if (steps.empty() || steps[0].lanes.size() < 2 || shares.compute >= all) return "";
@@ -217,7 +217,7 @@ std::string verdict(const Run& run, const std::vector<StepView>& steps) {
     limit += fmt::format(": {}, {} a step on average", cause.text(), time_text(cause.ns / count));
     break;
   }
-  return text + limit + size_text(shares, steps) + outliers_text(steps);
+  return text + limit + lengths_text(shares, steps) + outliers_text(steps);
 }
 
 }  // namespace report

@@ -50,16 +50,17 @@ std::string sum_text(std::vector<Part> parts, std::int64_t whole, std::int64_t s
     add(part.size, part.text);
     rest -= part.size;
   }
-  if (std::abs(ratio(rest, whole)) >= kRest) add(rest, texts.empty() ? "of small differences" : "of other differences");
+  if (std::abs(ratio(rest, whole)) >= kRest && !in_unit_of(step, std::abs(rest)).starts_with("0.00"))
+    add(rest, texts.empty() ? "of small differences" : "of other differences");
   return fmt::format("{}", fmt::join(texts, ", "));
 }
 
-std::string largest_parts(std::vector<Part> parts, std::int64_t whole) {
+std::string largest_parts(std::vector<Part> parts, std::int64_t whole, const char* separator) {
   std::erase_if(parts, [&](const Part& part) { return part.size <= 0 || ratio(part.size, whole) < kPart; });
   std::ranges::stable_sort(parts, std::ranges::greater(), &Part::size);
   std::vector<std::string> texts;
   for (const Part& part : parts) texts.push_back(part.text);
-  return fmt::format("{}", fmt::join(texts, "; "));
+  return fmt::format("{}", fmt::join(texts, separator));
 }
 
 }  // namespace report

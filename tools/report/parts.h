@@ -27,6 +27,6 @@ std::string in_unit_of(std::int64_t whole, std::int64_t ns);  // `ns` in the uni
 std::string sum_text(std::vector<Part> parts, std::int64_t whole, std::int64_t step);
 
 // The texts of the listed parts that are above 0, largest first.
-std::string largest_parts(std::vector<Part> parts, std::int64_t whole);
+std::string largest_parts(std::vector<Part> parts, std::int64_t whole, const char* separator);
 
 }  // namespace report

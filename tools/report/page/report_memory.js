@@ -37,7 +37,7 @@ function makeModelMemory() {
     const above = mode.steps.length ? Math.max(...mode.steps[mode.median].lanes.map(aboveEnd)) : 0;
     return [mode.name, ...mode.memory.map(bytes), bytes(sum(mode.memory)), above > 0 ? bytes(above) : '?'];
   }));
-  $('memory').append(element('h3', {}, 'Model memory: the largest rank, or the process'), element('div', {class: 'scroll'}, made));
+  $('memory').append(element('h3', {}, 'Model memory: of the rank with most, or of the first device'), element('div', {class: 'scroll'}, made));
   $('memory').hidden = false;
 }
 

@@ -97,7 +97,7 @@ function makeOverlap() {
     return [mode.name, overlapText(mode), time(communication / steps / lanes), time(waiting / steps / lanes),
             mode.clocks.length > 1 ? `\u00b1 ${time(error)}` : 'one clock', count(dropped)];
   });
-  table($('overlap'), ['strategy', 'done before the last gradient was ready', 'exposed communication, mean of a step and lane', 'waiting, mean of a step and lane', 'clock uncertainty', 'events dropped'], rows);
+  table($('overlap'), ['strategy', 'done before the last gradient was ready', 'exposed communication, mean per step and lane', 'waiting, mean per step and lane', 'clock uncertainty', 'events dropped'], rows);
 }
 
 // ---- who sends to whom, the last rank of each collective, guessing, and figures as SVG ----
@@ -156,7 +156,7 @@ function drawArrivals() {
     const step = shownStep(mode);
     if (!step || !step.arrivals.length) continue;
     const made = element('table', {id: 'arrivals-' + mode.id});
-    table(made, ['collective', 'last rank to launch it', 'after the first rank launched it'], step.arrivals.map((each) => [
+    table(made, ['collective', 'last rank to launch it', 'delay after the first rank'], step.arrivals.map((each) => [
       `${each.name} #${each.id}`, each.certain ? 'rank ' + each.last : 'not known: the clocks differ by more', time(each.late)]));
     $('arrivals').append(element('h3', {}, `${mode.name}, step ${step.number}: the last rank of each collective`), element('div', {class: 'scroll'}, made));
   }
