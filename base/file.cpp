@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -73,6 +74,12 @@ void InputFile::read_at(std::uint64_t offset, std::span<std::byte> out) const {
                       out.size() - done);
     done += static_cast<std::size_t>(count);
   }
+}
+
+std::shared_ptr<std::byte> InputFile::map() const {
+  void* const data = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file_.get(), 0);
+  LOCKSTEP_CHECK_IO(data != MAP_FAILED, "{}: cannot map its {} bytes: {}", path_, size_, reason(errno));
+  return {static_cast<std::byte*>(data), [size = size_](std::byte* mapped) { ::munmap(mapped, size); }};
 }
 
 std::vector<std::byte> read_all(const ByteSource& source, std::uint64_t max_bytes) {

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -40,6 +41,9 @@ class InputFile final : public ByteSource {
   std::uint64_t size() const override { return size_; }  // at the time of opening
   void read_at(std::uint64_t offset, std::span<std::byte> out) const override;
   const std::string& name() const override { return path_; }
+  // The file's bytes, mapped: read from the disk when they are used. Writing to them does not change the file. Throws
+  // IoError.
+  std::shared_ptr<std::byte> map() const;
 
  private:
   std::string path_;

@@ -37,6 +37,7 @@ set(share ${CMAKE_INSTALL_DATADIR}/lockstep)
 install(DIRECTORY exercises DESTINATION ${share} USE_SOURCE_PERMISSIONS
   PATTERN build EXCLUDE PATTERN solutions EXCLUDE PATTERN .gitignore EXCLUDE)
 install(DIRECTORY docs samples tools base tensor autograd nn optim data parallel DESTINATION ${share})
+install(PROGRAMS scripts/convert_checkpoint.py DESTINATION ${share}/scripts)
 install(DIRECTORY tests/contract DESTINATION ${share}/tests)
 install(FILES tests/parallel/step/same_bits.cpp DESTINATION ${share}/tests/parallel/step)
 install(FILES tests/parallel/launch/explain_plan.cpp DESTINATION ${share}/tests/parallel/launch)

@@ -5,7 +5,9 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <locale>
 #include <span>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -184,11 +186,21 @@ class CsvReader {
     double value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     const bool whole = error != std::errc::invalid_argument && end == text.data() + text.size() && !text.empty();
-    const bool fits = error == std::errc() && std::abs(value) <= std::numeric_limits<float>::max();
+    if (error == std::errc::result_out_of_range) value = rounded(std::string(text));
+    const bool fits = error != std::errc::invalid_argument && std::abs(value) <= std::numeric_limits<float>::max();
     if (whole && fits) return value;
     fail(start, field.position,
          fmt::format("column {}: expected a {}, found {}", in_quotes(column),
                      whole ? "finite number that f32 can hold" : "number", in_quotes(field.text)));
+  }
+
+  // A number that f64 cannot hold: 0 where it is too small.
+  static double rounded(const std::string& text) {
+    double value = 0;
+    std::istringstream stream(text);
+    stream.imbue(std::locale::classic());
+    stream >> value;
+    return value;
   }
 
   [[noreturn]] void fail(const Cursor& cursor, std::size_t position, const std::string& message) const {

@@ -59,9 +59,11 @@ std::size_t Inflater::read(std::span<std::byte> out) {
   return done;
 }
 
-// gzip files may be joined end to end; anything else after the end is an error.
+// gzip files may be joined end to end, and padded with zeros (as tapes and block devices do); anything else after the end
+// is an error.
 bool Inflater::next_member() {
-  if (left_.empty()) return false;
+  const bool is_padding = std::ranges::all_of(left_, [](std::byte value) { return value == std::byte{0}; });
+  if (left_.empty() || (compression_ == Compression::kGzip && is_padding)) return false;
   if (compression_ != Compression::kGzip || !is_gzip(left_)) fail("something follows the compressed data");
   inflateReset(&stream_);
   return true;

@@ -3,6 +3,7 @@
 #include "lockstep/data/readers.h"
 
 #include <algorithm>
+#include <bit>
 #include <charconv>
 #include <cstdint>
 #include <optional>
@@ -10,6 +11,7 @@
 
 #include "lockstep/base/check_internal.h"
 #include "lockstep/base/file_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::data {
 namespace {
@@ -79,7 +81,8 @@ class Literal {
 
  private:
   void skip_space() {
-    while (position_ < text_.size() && (text_[position_] == ' ' || text_[position_] == '\n')) ++position_;
+    while (position_ < text_.size() && std::string_view(" \t\r\n").find(text_[position_]) != std::string_view::npos)
+      ++position_;
   }
   std::int64_t number() {
     skip_space();
@@ -88,6 +91,7 @@ class Literal {
     const auto [last, error] = std::from_chars(first, text_.data() + text_.size(), value);
     if (error != std::errc() || value < 0) fail("expected a size");
     position_ += static_cast<std::size_t>(last - first);
+    if (position_ < text_.size() && text_[position_] == 'L') ++position_;  // Python 2 writes 3L
     return value;
   }
 
@@ -171,6 +175,24 @@ NpyHeader read_header(const ByteStream& stream) {
   return parse_header_text({reinterpret_cast<const char*>(text.data()), text.size()}, stream.name, begin);
 }
 
+// The bytes before the array, as numpy.save writes them.
+std::string header_of(const Tensor& tensor) {
+  constexpr std::size_t kAlignment = 64, kGrowth = 21;  // NumPy leaves space for the digits of a longer first dimension
+  const DType dtype = tensor.dtype();
+  LOCKSTEP_CHECK(dtype != kBFloat16, "save_npy: {}; NumPy has no bf16: convert it with to(kFloat32)", describe(tensor));
+  const char kind = dtype == kBool ? 'b' : dtype == kUInt8 ? 'u' : lockstep::is_floating_point(dtype) ? 'f' : 'i';
+  const std::size_t item = item_size(dtype);
+  std::string text =
+      fmt::format("{{'descr': '{}{}{}', 'fortran_order': False, 'shape': ({}{}), }}", item > 1 ? '<' : '|', kind, item,
+                  fmt::join(tensor.shape(), ", "), tensor.dim() == 1 ? "," : "");
+  if (tensor.dim() > 0) text.append(kGrowth - std::to_string(tensor.size(0)).size(), ' ');
+  const std::size_t start = kMagic.size() + 4;
+  text.append(kAlignment - (start + text.size() + 1) % kAlignment, ' ');
+  text += '\n';
+  const auto byte = [&](int shift) { return static_cast<char>(text.size() >> shift & 0xff); };
+  return std::string(kMagic) + '\1' + '\0' + byte(0) + byte(8) + text;
+}
+
 }  // namespace
 
 Tensor read_npy(const ByteStream& stream) {
@@ -198,5 +220,16 @@ Tensor parse_npy(const ByteSource& source) {
 namespace lockstep {
 
 Tensor load_npy(const std::string& path) { return data::parse_npy(InputFile(path)); }
+
+void save_npy(const Tensor& tensor, const std::string& path) {
+  static_assert(std::endian::native == std::endian::little, "arrays are written in native byte order");
+  const std::string header = data::header_of(tensor);
+  const Tensor host = raw::contiguous(raw::to(tensor, Device()));
+  AtomicFile file(path);
+  file.write(header);
+  file.write(std::span(static_cast<const std::byte*>(host.raw_data()),
+                       static_cast<std::size_t>(host.numel()) * item_size(host.dtype())));
+  file.commit();
+}
 
 }  // namespace lockstep

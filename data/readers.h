@@ -20,6 +20,9 @@ namespace lockstep {
 /// (from u32, and u64 where the values fit). Big-endian and Fortran-ordered files are read, too; pickled objects never.
 /// Throws IoError, with file and place, for anything else. The memory needed is that of the tensor and a small buffer.
 Tensor load_npy(const std::string& path);
+/// Writes `tensor` to `path` as numpy.save does, atomically as lockstep::save; any strides and device. Throws
+/// InvalidArgument for bf16, which NumPy does not have, and IoError if the file cannot be written.
+void save_npy(const Tensor& tensor, const std::string& path);
 /// The array `name` of an .npz archive, stored or compressed; the only array where `name` is empty. The memory needed is
 /// that of the tensor, allocated once the archive is known to hold its elements, and of the compressed bytes. Throws
 /// IoError for a damaged archive, and InvalidArgument, with a list of the arrays, where `name` does not pick one.

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "lockstep/base/callback.h"
+#include "lockstep/nn/files/rename.h"
 #include "lockstep/nn/files/state_dict.h"
 #include "lockstep/nn/parameter.h"
 #include "lockstep/tensor/tensor.h"
@@ -29,13 +30,18 @@ namespace lockstep::nn {
 
 /// Options of Module::load_state_dict.
 struct LoadStateDictOptions {
-  bool strict = true;  ///< missing and unexpected names are errors
+  bool strict = true;   ///< names that are missing or unexpected, and other shapes, are errors
+  bool assign = false;  ///< the module's tensors become those of the dict, without a copy
+  Rename rename = {};   ///< from the dict's names to the module's
+  /// Patterns of the module's names, or of modules with them: the dict has their matrices transposed.
+  std::vector<std::string> transpose = {};
 };
 
-/// The names that did not match in a load with strict = false.
+/// What did not match in a load. With `strict` all are empty.
 struct LoadStateDictResult {
-  std::vector<std::string> missing;     ///< in the module, but not in the dict
-  std::vector<std::string> unexpected;  ///< in the dict, but not in the module
+  std::vector<std::string> missing;      ///< names that only the module has; these tensors keep their values
+  std::vector<std::string> unexpected;   ///< names that only the dict or file has
+  std::vector<std::string> other_shape;  ///< names whose shapes differ; these tensors keep their values
 };
 
 struct SummaryOptions {
@@ -130,8 +136,13 @@ class Module {
   // Parameters and buffers by PyTorch's names. The tensors are detached and share storage with the module's. Throws
   // InvalidArgument if tensor parallelism has cut a parameter.
   StateDict state_dict() const;
-  /// Copies `dict` into the parameters and buffers, converting dtypes. Throws InvalidArgument and changes nothing if a
-  /// shape differs or (strict) a name is missing or unexpected.
+  /// Copies `dict` into the parameters and buffers, converting dtypes. Names and shapes match as in load_weights
+  /// (nn/files/weights.h). Throws InvalidArgument and changes nothing if a shape differs or a name is missing or
+  /// unexpected (strict), and for deferred parameters.
+  ///
+  /// With `.assign` the module's tensors share memory with those of the dict and have their dtypes, as in PyTorch, and
+  /// gradients become undefined; tensors that are not contiguous, or transposed, are copied. Make the optimizer
+  /// afterwards: its state has the dtypes of before. Deferred parameters that the dict lacks get their initial values.
   LoadStateDictResult load_state_dict(const StateDict& dict, const LoadStateDictOptions& options = {});
   /// A table of all modules: path, type, output shape, parameters, bytes of parameters and buffers. Runs forward once
   /// in eval mode on zeros of `input_shape`.

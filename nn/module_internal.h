@@ -1,4 +1,4 @@
-// Traversal of a tree of modules, loading of a state in two halves, lists of names in messages. Not installed.
+// Traversal of a tree of modules, lists of names in messages. Not installed.
 #pragma once
 
 #include <string>
@@ -51,11 +51,6 @@ struct ListedTensor {
 std::vector<ListedTensor> listed_tensors(const Module& module);
 // The same, without the slices' positions.
 StateDict listed_state(const Module& module);
-
-// The two halves of Module::load_state_dict, for `own` as the module's state_dict. The first throws InvalidArgument if a
-// parameter is deferred, a shape differs or (strict) a name is missing or unexpected; the second copies.
-LoadStateDictResult check_state_dict(const StateDict& own, const StateDict& dict, bool strict);
-void copy_state_dict(const StateDict& own, const StateDict& dict);
 
 // Calls visitor(path, module) for this module and all below it, parents first.
 template <class Visit>

@@ -1,4 +1,4 @@
-// Module: conversion to devices and dtypes, state_dict, load_state_dict.
+// Module: conversion to devices and dtypes, state_dict.
 #include <algorithm>
 #include <unordered_map>
 #include <unordered_set>
@@ -34,42 +34,10 @@ void convert_all(const Module& module, const Convert& convert) {
     const Tensor fresh = convert(tensor.detach());
     if (fresh.impl().storage == tensor.impl().storage) continue;
     const Tensor grad = tensor.grad();
-    if (autograd::History* history = autograd::history(tensor)) {
-      history->grad = Tensor();
-      history->view = Tensor();  // a bucket view of the old dtype and device
-    }
-    replace_elements(tensor, fresh);
+    replace_without_grad(tensor, fresh);
     if (grad.defined()) tensor.set_grad(convert(grad));
   }
   for (const Buffer& buffer : module.buffers()) buffer.set_master(convert(buffer.master()));
-}
-
-// "(2, 3) f32"
-std::string shape_and_dtype(const Tensor& tensor) {
-  if (!tensor.defined()) return "an undefined tensor";
-  return fmt::format("{} {}", tensor.shape().to_string(), name(tensor.dtype()));
-}
-
-// A hint for the usual reason why no name matches: one side has the prefix "module." of DataParallel and DDP.
-const char* prefix_hint(const LoadStateDictResult& names) {
-  constexpr std::string_view kPrefix = "module.";
-  if (names.missing.empty() || names.unexpected.empty()) return "";
-  if (names.unexpected[0].starts_with(kPrefix) && !names.missing[0].starts_with(kPrefix))
-    return "\nthe dict was taken from a DataParallel or DDP wrapper: its names start with \"module.\"";
-  if (names.missing[0].starts_with(kPrefix) && !names.unexpected[0].starts_with(kPrefix))
-    return "\nthe dict was taken from the module itself: its names lack the wrapper's \"module.\"";
-  return "";
-}
-
-void check_names(const LoadStateDictResult& names) {
-  if (names.missing.empty() && names.unexpected.empty()) return;
-  std::string text = "load_state_dict: ";
-  if (!names.missing.empty()) text += fmt::format("{} missing: {}", names.missing.size(), enumerate(names.missing));
-  if (!names.missing.empty() && !names.unexpected.empty()) text += "; ";
-  if (!names.unexpected.empty())
-    text += fmt::format("{} unexpected: {}", names.unexpected.size(), enumerate(names.unexpected));
-  const std::string hint = prefix_hint(names);
-  throw InvalidArgument(text + (hint.empty() ? "\n{.strict = false} loads the rest" : hint));
 }
 
 }  // namespace
@@ -84,6 +52,14 @@ void replace_elements(const Tensor& tensor, const Tensor& fresh) {
   impl.strides = from.strides;
   impl.dtype = from.dtype;
   impl.contiguous = from.contiguous;
+}
+
+void replace_without_grad(const Tensor& tensor, const Tensor& fresh) {
+  if (autograd::History* history = autograd::history(tensor)) {
+    history->grad = Tensor();
+    history->view = Tensor();  // a bucket view of the old dtype and device
+  }
+  replace_elements(tensor, fresh);
 }
 
 void materialize(Module& module, Device device) {
@@ -196,41 +172,6 @@ StateDict listed_state(const Module& module) {
   StateDict dict;
   for (ListedTensor& each : listed_tensors(module)) dict.insert(each.name, std::move(each.tensor));
   return dict;
-}
-
-LoadStateDictResult check_state_dict(const StateDict& own, const StateDict& dict, bool strict) {
-  LoadStateDictResult names;
-  for (const auto& [name, tensor] : own) {
-    if (is_deferred(tensor)) throw_deferred();
-    if (!dict.contains(name)) names.missing.push_back(name);
-  }
-  for (const auto& [name, tensor] : dict) {
-    if (!own.contains(name)) names.unexpected.push_back(name);
-  }
-  if (strict) check_names(names);
-  for (const auto& [name, tensor] : own) {
-    if (!dict.contains(name)) continue;
-    const Tensor& from = dict.at(name);
-    LOCKSTEP_CHECK(from.defined() && from.shape() == tensor.shape(),
-                   "load_state_dict: {}: the module has {}, the dict {}", lockstep::in_quotes(name),
-                   shape_and_dtype(tensor), shape_and_dtype(from));
-  }
-  return names;
-}
-
-void copy_state_dict(const StateDict& own, const StateDict& dict) {
-  const NoGradGuard no_grad;
-  for (const auto& [name, tensor] : own) {
-    if (dict.contains(name)) tensor.copy_(dict.at(name));
-  }
-}
-
-LoadStateDictResult Module::load_state_dict(const StateDict& dict, const LoadStateDictOptions& options) {
-  refuse_parts("load_state_dict", parameters(), "load with parallel::load_checkpoint");
-  const StateDict own = state_dict();
-  LoadStateDictResult names = check_state_dict(own, dict, options.strict);
-  copy_state_dict(own, dict);
-  return names;
 }
 
 }  // namespace lockstep::nn

@@ -10,5 +10,7 @@ namespace lockstep::nn {
 // constructor. A gradient and a bucket view of another dtype or device are the caller's to replace. Throws
 // InvalidArgument if the shapes differ.
 void replace_elements(const Tensor& tensor, const Tensor& fresh);
+// The same; the gradient and its bucket view become undefined.
+void replace_without_grad(const Tensor& tensor, const Tensor& fresh);
 
 }  // namespace lockstep::nn

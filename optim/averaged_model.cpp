@@ -3,6 +3,7 @@
 #include <string>
 
 #include "lockstep/autograd/ops/functions.h"
+#include "lockstep/nn/files/weights_internal.h"
 #include "lockstep/nn/module_internal.h"
 #include "lockstep/optim/state_internal.h"
 
@@ -20,7 +21,7 @@ void AveragedModel::update_parameters(const nn::Module& model) {
     LOCKSTEP_CHECK(parameter.sharding() == nn::Sharding::kNone,
                    "AveragedModel: a parameter is distributed over the ranks; update inside run.gathered");
   const StateDict own = module_.state_dict(), now = model.state_dict();
-  nn::check_state_dict(own, now, /*strict=*/true);
+  const nn::StateDictLoad check({.where = "AveragedModel: ", .source = "model", .has_options = false}, own, now);
   const NoGradGuard no_grad;
   const double keep = options_.decay.value_or(static_cast<double>(n_averaged_) / static_cast<double>(n_averaged_ + 1));
   const auto update = [&](const std::string& name, const Tensor& average, bool averages) {

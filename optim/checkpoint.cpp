@@ -31,6 +31,7 @@ Tensor random_state() {
 // The random state of a checkpoint; empty if it cannot be restored. A file of an earlier version can be loaded, but not
 // continued from with the same random numbers.
 std::vector<std::uint64_t> saved_random_state(const StateDict& entries, bool model_alone) {
+  if (model_alone && !entries.contains(kRandomKey)) return {};
   const auto words = optim::StateReader(entries).list<std::int64_t>(kRandomKey);
   if (words.size() % 3 == 1 && model_alone) {
     warn("load_checkpoint", "the file's random state has format 1, which cannot be restored; call manual_seed");
@@ -83,10 +84,34 @@ Metadata checkpoint_metadata(const Metadata* metadata) {
   return all;
 }
 
-void check_checkpoint_format(Metadata& metadata, const std::string& path) {
-  const auto version = metadata.extract(kFormatKey);
-  LOCKSTEP_CHECK(version && version.mapped() == kFormat,
-                 "load_checkpoint: {} is a tensor file, not a checkpoint of this version; read it with load()", path);
+namespace {
+
+// Metadata of the file, with the version.
+Metadata all_metadata(const nn::WeightFiles& files) {
+  return files.path() == files.files()[0]->source.name() ? files.files()[0]->reader.metadata() : Metadata();
+}
+
+}  // namespace
+
+bool is_checkpoint(const nn::WeightFiles& files) { return all_metadata(files).contains(kFormatKey); }
+
+Metadata metadata_of(const nn::WeightFiles& files) {
+  Metadata metadata = all_metadata(files);
+  metadata.erase(kFormatKey);
+  return metadata;
+}
+
+void check_checkpoint_format(const nn::WeightFiles& files) {
+  const Metadata metadata = all_metadata(files);
+  const auto version = metadata.find(kFormatKey);
+  LOCKSTEP_CHECK(
+      version != metadata.end(),
+      "load_checkpoint: {} is a file of weights, not a checkpoint with the state of an optimizer, a scheduler "
+      "or a caller; pass .model alone",
+      files.path());
+  LOCKSTEP_CHECK(version->second == kFormat,
+                 "load_checkpoint: {} is a checkpoint of format {}, this version reads format {}; read it with load()",
+                 files.path(), in_quotes(version->second), kFormat);
 }
 
 Callback<void()> prepare_checkpoint_load(const StateDict& entries, const CheckpointedModel* model,
@@ -102,16 +127,12 @@ Callback<void()> prepare_checkpoint_load(const StateDict& entries, const Checkpo
   StateDict extra;
   if (parts.extra) extra = with_prefix_removed(entries, "extra.");
   std::vector<std::uint64_t> random = saved_random_state(entries, !parts.optimizer && !parts.scheduler);
-  StateDict own, saved;
-  if (model) {
-    own = model->state;
-    saved = with_prefix_removed(entries, "model.");
-    nn::check_state_dict(own, saved, /*strict=*/true);
-  }
+  nn::StateDictLoad load_model;
+  if (model) load_model = {{.where = "", .has_options = false}, model->state, with_prefix_removed(entries, "model.")};
   return
-      [own = std::move(own), saved = std::move(saved), random = std::move(random), extra = std::move(extra),
-       target = parts.extra, load_scheduler = std::move(load_scheduler), load_optimizer = std::move(load_optimizer)] {
-        nn::copy_state_dict(own, saved);
+      [load_model = std::move(load_model), random = std::move(random), extra = std::move(extra), target = parts.extra,
+       load_scheduler = std::move(load_scheduler), load_optimizer = std::move(load_optimizer)] {
+        load_model.copy();
         if (!random.empty()) random::set_state(random);
         if (load_scheduler) load_scheduler();
         if (load_optimizer) load_optimizer();  // after the scheduler, to keep a rate that was set with set_lr
@@ -128,9 +149,20 @@ void save_checkpoint(const std::string& path, const CheckpointParts& parts) {
 
 void load_checkpoint(const std::string& path, const CheckpointParts& parts) {
   if (parts.optimizer) parts.optimizer->require_whole("load_checkpoint");
+  StateDict dict;
   Metadata metadata;
-  const StateDict dict = load(path, &metadata);
-  check_checkpoint_format(metadata, path);
+  {
+    const nn::WeightFiles files(path);
+    metadata = metadata_of(files);
+    if (parts.model && !parts.optimizer && !parts.scheduler && !parts.extra && !is_checkpoint(files)) {
+      nn::refuse_parts("load_checkpoint", parts.model->parameters(), "load with parallel::load_checkpoint");
+      nn::load_weights("load_checkpoint", *parts.model, files, {});
+      if (parts.metadata) *parts.metadata = std::move(metadata);
+      return;
+    }
+    check_checkpoint_format(files);
+    dict = files.files()[0]->reader.read_all();
+  }
   CheckpointedModel model;
   if (parts.model) model = checkpointed(*parts.model);
   Callback<void()> apply;

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "lockstep/nn/files/weights_internal.h"
 #include "lockstep/optim/checkpoint.h"
 
 namespace lockstep {
@@ -20,8 +21,12 @@ StateDict checkpoint_entries(const CheckpointedModel* model, const CheckpointPar
 
 // Metadata of a checkpoint: the caller's, and the version of the format.
 Metadata checkpoint_metadata(const Metadata* metadata);
-// Removes the version. Throws InvalidArgument if it is missing or another one.
-void check_checkpoint_format(Metadata& metadata, const std::string& path);
+// Whether save_checkpoint has written the files. Otherwise they can only be loaded into a model, as load_weights does.
+bool is_checkpoint(const nn::WeightFiles& files);
+// The caller's metadata; none for several files.
+Metadata metadata_of(const nn::WeightFiles& files);
+// Throws InvalidArgument if the files are not a checkpoint of this version.
+void check_checkpoint_format(const nn::WeightFiles& files);
 
 // Checks and copies the entries of a checkpoint. Calling the result loads them into the parts and restores the random
 // state; it cannot fail. The entries of the model are the parts in `model`, and are not copied. Throws InvalidArgument.

@@ -33,7 +33,10 @@ TensorImpl::TensorImpl(const TensorImpl& other)
       strides(other.strides), dtype(other.dtype), contiguous(other.contiguous) {}
 
 void Tensor::throw_undefined() {
-  throw InvalidArgument("tensor: an undefined tensor was used; assign it first, or test it with defined()");
+  throw InvalidArgument(
+      "tensor: an undefined tensor was used; assign it first, or test it with defined() (grad() of a tensor is "
+      "undefined "
+      "until backward reaches it)");
 }
 
 namespace {

@@ -1,4 +1,5 @@
-// The names of a file as those of a model.
+#include "lockstep/nn/files/rename.h"
+
 #include <algorithm>
 #include <string_view>
 
@@ -6,7 +7,6 @@
 
 #include "lockstep/base/byte_reader_internal.h"
 #include "lockstep/base/check_internal.h"
-#include "lockstep/nn/files/weights.h"
 
 namespace lockstep::nn {
 namespace {

@@ -22,8 +22,8 @@ void reject_pickles(const ByteSource& source) {
   const bool is_pickle = text[0] == '\x80' && text[1] >= 2 && text[1] <= 5;  // text[1] is the protocol
   if (!is_pickle && !text.starts_with("PK\x03\x04")) return;
   throw IoError(
-      fmt::format("{}: this is a PyTorch pickle, not safetensors; convert it with\npython3 -c 'import sys, torch, "
-                  "safetensors.torch as s; s.save_file(torch.load(sys.argv[1]), sys.argv[2])' IN.pt OUT.safetensors",
+      fmt::format("{}: this is a PyTorch pickle, not safetensors; convert it (the script is also in share/lockstep):\n"
+                  "python3 scripts/convert_checkpoint.py IN.pt OUT.safetensors",
                   source.name()));
 }
 
@@ -43,6 +43,10 @@ std::string checksum_text(std::uint64_t hash) { return fmt::format("{:016x}", ha
 Reader::Reader(const ByteSource& source) : source_(source) {
   reject_pickles(source);
   header_ = read_header(source, source.size());
+  if (header_.metadata_left_out > 0)
+    warn("load",
+         fmt::format("{}: {} metadata entries are left out; {} are read, with texts of up to {} bytes", source.name(),
+                     header_.metadata_left_out, limits::kSafetensorsMetadata, limits::kSafetensorsTextBytes));
   if (auto node = header_.metadata.extract(kChecksumKey)) checksum_ = std::move(node.mapped());
 }
 
@@ -109,13 +113,27 @@ Tensor Reader::read(const Entry& entry) const {
   return tensor;
 }
 
+Tensor Reader::map(const Entry& entry, const std::shared_ptr<std::byte>& mapped) const {
+  require_supported(entry);
+  std::byte* const data = mapped.get() + header_.payload + entry.begin;
+  if (entry.begin == entry.end || reinterpret_cast<std::uintptr_t>(data) % item_size(entry.dtype) != 0)
+    return read(entry);
+  const Tensor tensor = raw::wrap_memory(data, entry.shape, entry.dtype, Device(), mapped);
+  if (entry.dtype == kBool) check_bools(tensor, entry, TensorPart::whole(entry.shape), source_.name());
+  return tensor;
+}
+
+bool Reader::supports(const char* op, const Entry& entry) const {
+  if (!entry.unsupported.empty()) warn(op, unsupported(entry) + "; only the others are loaded");
+  return entry.unsupported.empty();
+}
+
 StateDict Reader::read_all() const {
   StateDict dict;
   Hash hash;
   bool is_complete = true;
   for (const Entry& entry : header_.entries) {
-    if (!entry.unsupported.empty()) {
-      warn("load", unsupported(entry) + "; only the others are loaded");
+    if (!supports("load", entry)) {
       is_complete = false;
       continue;
     }

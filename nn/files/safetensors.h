@@ -24,11 +24,18 @@ void save(const StateDict& dict, const std::string& path, const Metadata& metada
 
 /// The tensors of a safetensors file, on the CPU, in the order of the file's data. Stores its metadata in `metadata` if
 /// not null. Leaves out tensors of dtypes that Lockstep does not have, with a warning. Throws IoError, with file, offset,
-/// what was found and what was expected, if the file violates the format, and for a wrong checksum. A file may have up to 65,536 tensors with names of 8 MiB in total,
-/// 16,384 metadata entries, and strings of 2 MiB each. Memory use then stays below the file's size plus 64 MiB.
+/// what was found and what was expected, if the file violates the format, and for a wrong checksum. A file may have up to 65,536 tensors with names of 8 MiB in total.
+/// Metadata beyond 16,384 entries, and those with a string of more than 2 MiB, are left out with a warning. Memory use then stays below the file's size plus 64 MiB.
 StateDict load(const std::string& path, Metadata* metadata = nullptr);
 
-/// The same from memory; error messages use `name` as the file name.
+/// The tensors of a safetensors file, of an index (`*.safetensors.index.json`) of several, or of a folder with either,
+/// mapped into memory: a tensor is read from the disk when it is used, and needs no memory of this process until it is
+/// changed. Changes stay in this process. The files must neither change nor become shorter while a tensor exists, so
+/// replace them (as `save` does) rather than write into them. Checksums are not verified. Tensors that do not lie at a
+/// multiple of their element size, which no current writer produces, are read at once. Otherwise as `load`.
+StateDict open(const std::string& path);
+
+/// The same as `load` from memory; error messages use `name` as the file name.
 StateDict parse_safetensors(std::span<const std::byte> bytes, const std::string& name, Metadata* metadata = nullptr);
 
 }  // namespace lockstep

@@ -20,46 +20,99 @@ constexpr std::string_view kOtherDTypes[] = {"I8",      "I16",     "U16",       
                                              "C64",     "F4",      "F6_E2M3",     "F6_E3M2",    "F8_E4M3",
                                              "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"};
 
-// Streams the header's text in pieces.
+// Streams the header's text in pieces. Of a text beyond the limit, the parser receives only the beginning.
 class HeaderText final : public std::streambuf {
  public:
   HeaderText(const ByteSource& source, std::uint64_t bytes) : source_(source), end_(kTextOffset + bytes) {}
 
+  // Whether the last text that the parser received is a beginning.
+  bool was_cut() const { return was_cut_; }
+  // Number of bytes that the parser has not received.
+  std::uint64_t cut_bytes() const { return cut_bytes_; }
+
  private:
+  // A piece ends after a text that was cut, so that was_cut() is about the text that the parser has.
   int_type underflow() override {
-    if (offset_ == end_) return traits_type::eof();
-    const auto piece = std::span(piece_).first(std::min<std::uint64_t>(end_ - offset_, sizeof(piece_)));
-    source_.read_at(offset_, std::as_writable_bytes(piece));
-    for (const char c : piece) check(c);
-    setg(piece.data(), piece.data(), piece.data() + piece.size());
-    return traits_type::to_int_type(piece[0]);
+    char* kept = nullptr;
+    char* begin = nullptr;
+    was_cut_ = false;
+    do {
+      if (next_ == filled_ && !fill()) return traits_type::eof();
+      kept = begin = piece_ + next_;
+      while (next_ < filled_ && !was_cut_) {
+        const char c = piece_[next_++];
+        if (keep(c)) *kept++ = c;
+      }
+    } while (kept == begin);
+    setg(begin, begin, kept);
+    return traits_type::to_int_type(*begin);
   }
 
-  // The JSON parser stores the bytes since the last string began or ended, several times in an error message, and
-  // treats a zero byte as the end.
-  void check(char c) {
+  bool fill() {
+    next_ = 0;
+    filled_ = static_cast<std::size_t>(std::min<std::uint64_t>(end_ - read_, sizeof(piece_)));
+    source_.read_at(read_, std::as_writable_bytes(std::span(piece_).first(filled_)));
+    read_ += filled_;
+    return filled_ > 0;
+  }
+
+  // Whether the parser receives the byte. It stores the bytes since the last string began or ended, several times in an
+  // error message, and treats a zero byte as the end.
+  bool keep(char c) {
     LOCKSTEP_CHECK_IO(c != '\0', "{}: byte {}: a zero byte in the header", source_.name(), offset_);
-    const bool is_quote = c == '"' && !is_escaped_;
-    is_escaped_ = in_text_ && c == '\\' && !is_escaped_;
+    const bool is_quote = c == '"' && escaped_ == 0;
+    if (in_text_ && !is_quote && offset_ - begin_ > limits::kSafetensorsTextBytes && is_between_characters(c))
+      is_cut_ = true;
+    follow_escapes(c, is_quote);
+    cut_bytes_ += is_cut_ && !is_quote ? 1 : 0;
     if (is_quote) {
       in_text_ = !in_text_;
       begin_ = offset_;
+      was_cut_ = std::exchange(is_cut_, false);
     }
-    const std::uint64_t most = in_text_ ? limits::kSafetensorsTextBytes : limits::kSafetensorsBlankBytes;
-    LOCKSTEP_CHECK_IO(offset_++ - begin_ <= most, "{}: byte {}: header: {} of more than {} bytes", source_.name(),
-                      begin_, in_text_ ? "a text" : "a piece without texts", most);
+    LOCKSTEP_CHECK_IO(in_text_ || offset_ - begin_ <= limits::kSafetensorsBlankBytes,
+                      "{}: byte {}: header: a piece without texts of more than {} bytes", source_.name(), begin_,
+                      limits::kSafetensorsBlankBytes);
+    ++offset_;
+    return !is_cut_;
+  }
+
+  // Whether a text that ends before the byte is one that the parser accepts.
+  bool is_between_characters(char c) const {
+    return escaped_ == 0 && (c & 0xc0) != 0x80 && !(c == '\\' && is_high_surrogate_);
+  }
+
+  void follow_escapes(char c, bool is_quote) {
+    constexpr int kBegun = 5, kFirst = 4, kSecond = 3;  // after the backslash, and with this many digits to come
+    if (escaped_ == kFirst) begins_with_d_ = c == 'd' || c == 'D';
+    if (escaped_ == kSecond)
+      is_high_surrogate_ = begins_with_d_ && std::string_view("89abAB").find(c) != std::string_view::npos;
+    else if ((escaped_ == 0 && c != '\\') || (escaped_ == kBegun && c != 'u'))
+      is_high_surrogate_ = false;
+    const int next = escaped_ == kBegun ? (c == 'u' ? kFirst : 0)
+                     : escaped_ > 0     ? escaped_ - 1
+                     : c == '\\'        ? kBegun
+                                        : 0;
+    escaped_ = in_text_ && !is_quote ? next : 0;
   }
 
   const ByteSource& source_;
-  std::uint64_t offset_ = kTextOffset, end_;
-  std::uint64_t begin_ = kTextOffset;  // offset of the current string, or of the bytes after the last string
-  bool in_text_ = false, is_escaped_ = false;
+  std::uint64_t read_ = kTextOffset, end_;
+  std::uint64_t offset_ = kTextOffset;  // of the next byte in piece_
+  std::uint64_t begin_ = kTextOffset;   // offset of the current string, or of the bytes after the last string
+  std::uint64_t cut_bytes_ = 0;
+  bool in_text_ = false, is_cut_ = false, was_cut_ = false;
+  int escaped_ = 0;                 // characters to come of an escape: of "\\u00e9" 5 to 1, of others 5
+  bool begins_with_d_ = false;      // the digits of the current escape
+  bool is_high_surrogate_ = false;  // the last character is the first half of a pair of escapes
+  std::size_t next_ = 0, filled_ = 0;
   char piece_[16 << 10];
 };
 
 class HeaderParser final : public nlohmann::json_sax<nlohmann::json> {
  public:
-  HeaderParser(Header& header, const std::string& file) : header_(header), file_(file) {}
+  HeaderParser(Header& header, const HeaderText& text, const std::string& file)
+      : header_(header), text_(text), file_(file) {}
 
   bool null() override {
     if (place_ == Place::kTop && key_ == kMetadataKey) return begin_metadata();  // as some writers have none
@@ -84,8 +137,9 @@ class HeaderParser final : public nlohmann::json_sax<nlohmann::json> {
   bool string(string_t& text) override {
     if (is_unknown()) return true;
     if (place_ == Place::kMetadata) {
+      if (is_key_cut_ || text_.was_cut() || header_.metadata.size() == limits::kSafetensorsMetadata)
+        return ++header_.metadata_left_out, true;
       if (!header_.metadata.try_emplace(key_, text).second) fail("a key appears twice");
-      require_at_most("keys", header_.metadata.size(), limits::kSafetensorsMetadata);
       return true;
     }
     if (place_ != Place::kEntry || key_ != "dtype") unexpected("a string");
@@ -121,6 +175,9 @@ class HeaderParser final : public nlohmann::json_sax<nlohmann::json> {
   bool key(string_t& name) override {
     if (unknown_depth_ > 0) return true;
     key_ = std::move(name);
+    is_key_cut_ = text_.was_cut();
+    if (is_key_cut_ && place_ != Place::kMetadata)
+      fail(fmt::format("a text of more than {} bytes", limits::kSafetensorsTextBytes));
     if (place_ != Place::kEntry) return true;
     const auto field = static_cast<std::size_t>(std::ranges::find(kFields, key_) - kFields);
     is_unknown_field_ = field == std::size(kFields);
@@ -155,7 +212,8 @@ class HeaderParser final : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool parse_error(std::size_t position, const std::string&, const nlohmann::json::exception&) override {
-    throw IoError(fmt::format("{}: byte {}: the header is not valid JSON in UTF-8 here", file_, 8 + position));
+    throw IoError(fmt::format("{}: byte {}: the header is not valid JSON in UTF-8 here", file_,
+                              kTextOffset + position + text_.cut_bytes()));
   }
 
  private:
@@ -207,11 +265,12 @@ class HeaderParser final : public nlohmann::json_sax<nlohmann::json> {
   }
 
   Header& header_;
+  const HeaderText& text_;
   const std::string& file_;
   Place place_ = Place::kStart;
   std::string key_;
   std::uint64_t name_bytes_ = 0;  // total of all tensors so far
-  bool saw_metadata_ = false;
+  bool saw_metadata_ = false, is_key_cut_ = false;
   std::array<bool, std::size(kFields)> seen_ = {};  // fields of the current tensor
   bool is_unknown_field_ = false;
   std::uint64_t unknown_depth_ = 0;  // objects and arrays that are open in the value of an unknown field
@@ -255,6 +314,23 @@ void check_layout(const std::vector<Entry>& entries, std::uint64_t payload_bytes
 
 }  // namespace
 
+namespace {
+
+// The bytes of the header's JSON without the spaces after it, which align the payload.
+std::uint64_t without_padding(const ByteSource& source, std::uint64_t bytes) {
+  char piece[4 << 10];
+  while (bytes > 0) {
+    const std::uint64_t count = std::min<std::uint64_t>(bytes, sizeof(piece));
+    source.read_at(kTextOffset + bytes - count, std::as_writable_bytes(std::span(piece).first(count)));
+    const std::size_t last = std::string_view(piece, count).find_last_not_of(' ');
+    if (last != std::string_view::npos) return bytes - count + last + 1;
+    bytes -= count;
+  }
+  return bytes;
+}
+
+}  // namespace
+
 Header read_header(const ByteSource& source, std::uint64_t file_bytes) {
   const std::string& file = source.name();
   LOCKSTEP_CHECK_IO(file_bytes >= kTextOffset, "{}: {} bytes, a safetensors file has at least 8", file, file_bytes);
@@ -270,9 +346,9 @@ Header read_header(const ByteSource& source, std::uint64_t file_bytes) {
                     "{}: byte 8: the header does not begin with '{{'", file);
   Header header;
   header.payload = kTextOffset + bytes;
-  HeaderText text(source, bytes);
+  HeaderText text(source, without_padding(source, bytes));
   std::istream stream(&text);
-  HeaderParser parser(header, file);
+  HeaderParser parser(header, text, file);
   nlohmann::json::sax_parse(stream, &parser);
   for (const Entry& entry : header.entries) check_size(entry, file);
   check_names(header.entries, file);

@@ -45,7 +45,8 @@ struct Entry {
 struct Header {
   std::vector<Entry> entries;  // in the order of their data
   Metadata metadata;
-  std::uint64_t payload = 0;  // offset of the payload in the file
+  std::uint64_t metadata_left_out = 0;  // entries beyond the limits
+  std::uint64_t payload = 0;            // offset of the payload in the file
 };
 
 // Parses the header of a file of `file_bytes` bytes and checks every rule of the format that does not need the
@@ -143,9 +144,13 @@ class Reader {
   // The elements of a part of a tensor, as a 1-D tensor on the CPU. Throws IoError, also for an unsupported dtype.
   Tensor read(const Entry& entry, const TensorPart& part) const;
   Tensor read(const Entry& entry) const;  // the whole tensor
+  // The whole tensor in `mapped`, the bytes of the source, whose memory it shares; a copy if it is not aligned.
+  Tensor map(const Entry& entry, const std::shared_ptr<std::byte>& mapped) const;
   // Reads the part into `tensor`, which has its number of elements. Returns false, and reads nothing, unless the tensor
   // is contiguous, on the CPU, and of the entry's dtype.
   bool read_into(const Entry& entry, const TensorPart& part, const Tensor& tensor) const;
+  // Whether Lockstep has the tensor's dtype; if not, warns that `op` leaves the tensor out.
+  bool supports(const char* op, const Entry& entry) const;
   // All tensors but those of unsupported dtypes, with a warning. Verifies the checksum.
   StateDict read_all() const;
   bool has_checksum() const { return !checksum_.empty(); }

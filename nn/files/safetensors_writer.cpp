@@ -64,7 +64,10 @@ Layout::Layout(std::vector<Piece> pieces, const Metadata& metadata) : pieces_(st
   write_header(metadata);
   for (std::uint64_t& offset : offsets_) offset += payload();
   try {
-    static_cast<void>(read_header(MemorySource(std::as_bytes(std::span(header_)), "save"), file_bytes()));
+    const Header header = read_header(MemorySource(std::as_bytes(std::span(header_)), "save"), file_bytes());
+    LOCKSTEP_CHECK(header.metadata_left_out == 0,
+                   "save: {} metadata entries are beyond the limits of {} entries with texts of {} bytes",
+                   header.metadata_left_out, limits::kSafetensorsMetadata, limits::kSafetensorsTextBytes);
   } catch (const IoError& error) {
     throw InvalidArgument(error.what());
   }

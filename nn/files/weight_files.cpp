@@ -87,3 +87,18 @@ void WeightFiles::open_index() {
 }
 
 }  // namespace lockstep::nn
+
+namespace lockstep {
+
+StateDict open(const std::string& path) {
+  const nn::WeightFiles files(path);
+  std::map<const nn::WeightFiles::File*, std::shared_ptr<std::byte>> mapped;
+  for (const auto& file : files.files()) mapped.emplace(file.get(), file->source.map());
+  StateDict dict;
+  for (const auto& [file, entry] : files.tensors()) {
+    if (file->reader.supports("open", *entry)) dict.insert(entry->name, file->reader.map(*entry, mapped.at(file)));
+  }
+  return dict;
+}
+
+}  // namespace lockstep

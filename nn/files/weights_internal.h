@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -46,40 +47,91 @@ class WeightFiles {
   std::vector<Tensor> tensors_;  // file after file, in the order of their data
 };
 
-// A load in two halves: the first finds out what fits, the second reads it.
+// A tensor that a file or a dict has.
+struct WeightSource {
+  std::string name;
+  std::optional<Shape> shape;  // empty: an undefined tensor
+};
+
+// The call that loads, for its errors.
+struct LoadCall {
+  std::string where;  // their beginning: "load_weights: model.safetensors: "
+  const char* source = "file";
+  bool has_options = true;  // false: no advice to pass options
+};
+
+// Which tensors of a source fit which of a model.
+class WeightMatch {
+ public:
+  struct Match {
+    std::size_t source;
+    std::string name;  // the model's
+    bool is_transposed;
+  };
+
+  // `known`: names of the model that only other processes have, which are not unexpected. Throws InvalidArgument if the
+  // options are strict and a name does not match, and if .rename gives a name twice.
+  WeightMatch(const LoadCall& call, const std::vector<WeightSource>& sources, const std::vector<WeightPart>& parts,
+              const std::set<std::string>& known, const LoadWeightsOptions& options);
+
+  const std::vector<Match>& matches() const { return matches_; }
+  const LoadWeightsResult& result() const { return result_; }
+  // Whether the model's tensor has a match under this name.
+  bool loads(const std::string& name) const { return loaded_.contains(name); }
+
+ private:
+  void match(const LoadCall& call, const std::vector<WeightSource>& sources, const std::vector<WeightPart>& parts,
+             const std::set<std::string>& known, const LoadWeightsOptions& options);
+  void find_missing(const std::vector<WeightPart>& parts);
+  [[noreturn]] void refuse(const LoadCall& call) const;
+
+  std::vector<Match> matches_;
+  std::set<std::string> found_, loaded_;   // names of the model that the source has; those of matches_
+  std::vector<std::string> shapes_;        // by name in result_.other_shape: both shapes, for the error
+  std::vector<std::string> transposable_;  // names in result_.other_shape whose matrices would fit transposed
+  LoadWeightsResult result_;
+};
+
+// A load of files in two halves: the first finds out what fits, the second reads it.
 class WeightLoad {
  public:
-  // `known`: names of the model that only other processes have, which are not unexpected. All must outlive this object.
-  // Throws InvalidArgument, beginning with `op`, if the options are strict and a name does not match, and IoError for a
-  // tensor of the model in a dtype that Lockstep does not have.
+  // `files` must outlive this object. Throws as WeightMatch does, beginning with `op`, and IoError for a tensor of the
+  // model in a dtype that Lockstep does not have.
   WeightLoad(const char* op, const WeightFiles& files, const std::vector<WeightPart>& parts,
              const std::set<std::string>& known, const LoadWeightsOptions& options);
 
-  const LoadWeightsResult& result() const { return result_; }
-  // Whether the model's tensor is read under this name.
-  bool loads(const std::string& name) const { return loaded_.contains(name); }
+  const LoadWeightsResult& result() const { return match_.result(); }
+  bool loads(const std::string& name) const { return match_.loads(name); }
   // Reads about `most` further bytes into the parts with the same names. Returns false if nothing is left.
   bool read(const std::vector<WeightPart>& parts, std::uint64_t most);
 
  private:
-  struct Match {
-    const WeightFiles::Tensor* tensor;
-    std::string name;  // the model's
-    bool is_transposed;
-  };
-  void match(const std::vector<WeightPart>& parts, const std::set<std::string>& known);
-  void find_missing(const std::vector<WeightPart>& parts);
-  [[noreturn]] void refuse() const;
-
-  const char* op_;
   const WeightFiles& files_;
-  const LoadWeightsOptions& options_;
-  std::vector<Match> matches_;
-  std::set<std::string> found_, loaded_;   // names of the model that the files have; those of matches_
-  std::vector<std::string> shapes_;        // by name in result_.other_shape: both shapes, for the error
-  std::vector<std::string> transposable_;  // names in result_.other_shape whose matrices would fit transposed
-  LoadWeightsResult result_;
+  WeightMatch match_;
   std::size_t next_ = 0;
+};
+
+// load_weights of a whole model from open files; errors begin with `op`.
+LoadWeightsResult load_weights(const char* op, Module& module, const WeightFiles& files,
+                               const LoadWeightsOptions& options);
+
+// A load of a dict into the tensors of a model, in two halves: the first finds out what fits, the second copies it.
+class StateDictLoad {
+ public:
+  StateDictLoad() = default;  // loads nothing
+  // Throws as WeightMatch does, and InvalidArgument for a deferred tensor that would be read or, without
+  // .assign, filled.
+  StateDictLoad(const LoadCall& call, StateDict own, StateDict dict, const LoadStateDictOptions& options = {});
+
+  const LoadStateDictResult& result() const { return result_; }
+  // Calls use(name, tensor) for each of the model's tensors that the dict has, with the dict's tensor in its shape.
+  void for_each(FunctionRef<void(const std::string& name, const Tensor& tensor)> use) const;
+  void copy() const;
+
+ private:
+  StateDict own_, dict_;
+  std::vector<WeightMatch::Match> matches_;
+  LoadStateDictResult result_;
 };
 
 }  // namespace lockstep::nn

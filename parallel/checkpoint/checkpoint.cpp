@@ -12,6 +12,7 @@
 #include "lockstep/optim/checkpoint_internal.h"
 #include "lockstep/parallel/checkpoint/group_file_internal.h"
 #include "lockstep/parallel/checkpoint/stage_entries_internal.h"
+#include "lockstep/parallel/checkpoint/weights_internal.h"
 #include "lockstep/parallel/step/agreement_internal.h"
 #include "lockstep/parallel/step/model_state_internal.h"
 #include "lockstep/parallel/step/random_state.h"
@@ -222,17 +223,19 @@ std::uint64_t read(const safetensors::Reader& reader, const safetensors::Entry& 
 // Throws unless the file has the tensors of a model that is cut or in stages, under the names of whole tensors.
 void check_model_names(const View& view, const StageEntries& all, const safetensors::Reader& reader) {
   if (view.of_slices.empty() && all.model.empty()) return;
-  const Tensor none = raw::empty({0});
   std::set<std::string> names = all.model;
   for (const auto& entry : view.parts) {
     if (entry.first.starts_with(kModelEntry)) names.insert(entry.first.substr(kModelEntry.size()));
   }
-  StateDict own, saved;
-  for (const std::string& name : names) own.insert(name, none);
+  const Shape any{1};  // read() has checked the shapes
+  std::vector<nn::WeightPart> own;
+  std::vector<nn::WeightSource> saved;
+  for (const std::string& name : names)
+    own.push_back({.name = name, .part = {}, .shape = any, .place = TensorPart::whole(any)});
   for (const safetensors::Entry& entry : reader.entries()) {
-    if (entry.name.starts_with(kModelEntry)) saved.insert(entry.name.substr(kModelEntry.size()), none);
+    if (entry.name.starts_with(kModelEntry)) saved.push_back({entry.name.substr(kModelEntry.size()), any});
   }
-  nn::check_state_dict(own, saved, /*strict=*/true);
+  const nn::WeightMatch check({.where = "", .has_options = false}, saved, own, {}, {});
 }
 
 bool is_wanted(const std::string& name, const CheckpointParts& parts) {
@@ -251,7 +254,7 @@ ModelState& state_of(const char* op, const CheckpointParts& parts) {
 void save_checkpoint(const std::string& path, const CheckpointParts& parts) {
   const ModelState& state = state_of("save_checkpoint", parts);
   ProcessGroup* const group = state.group();
-  if (group) share_random_state(*group);
+  if (group) share_random_state(*group, "save_checkpoint");
   View view;
   StateDict entries;
   StageEntries own;
@@ -299,15 +302,16 @@ void check_groups(const StageEntries& all, const optim::Optimizer& optimizer) {
 void load_checkpoint(const std::string& path, const CheckpointParts& parts) {
   ModelState& state = state_of("load_checkpoint", parts);
   ProcessGroup* const group = state.group();
-  std::optional<InputFile> file;
-  std::optional<safetensors::Reader> reader;
-  Metadata metadata;
-  on_all_ranks(group, [&] {
-    reader.emplace(file.emplace(path));
-    metadata = reader->metadata();
-    check_checkpoint_format(metadata, path);
-  });
-  check_file(*file, *reader, group);
+  std::optional<nn::WeightFiles> files;
+  on_all_ranks(group, [&] { files.emplace(path); });
+  check_same_files(*files, group);
+  if (!parts.optimizer && !parts.scheduler && !parts.extra && !is_checkpoint(*files)) {
+    load_weights("load_checkpoint", state, *files, {});
+    if (parts.metadata) *parts.metadata = metadata_of(*files);
+    return;
+  }
+  on_all_ranks(group, [&] { check_checkpoint_format(*files); });
+  const safetensors::Reader* const reader = &files->files()[0]->reader;
 
   View view;
   StageEntries own, all;  // of a model in stages
@@ -338,7 +342,7 @@ void load_checkpoint(const std::string& path, const CheckpointParts& parts) {
   });
   apply();
   state.after_load();
-  if (parts.metadata) *parts.metadata = std::move(metadata);
+  if (parts.metadata) *parts.metadata = metadata_of(*files);
 }
 
 }  // namespace lockstep::parallel

@@ -60,7 +60,8 @@ void save_checkpoint(const std::string& path, const CheckpointParts& parts);
 /// Each rank reads only its own part of a sharded model; rank 0 also verifies the checksum. Throws IoError for a
 /// corrupt file or if the ranks read different files, and InvalidArgument, naming file and key, for a part that is
 /// missing in the file or does not match. All ranks throw these errors, as in save_checkpoint, and then nothing has
-/// changed on any rank.
+/// changed on any rank. If `model` is the only part, any file, index or folder of load_weights is loaded, too, as
+/// parallel::load_weights does.
 void load_checkpoint(const std::string& path, const CheckpointParts& parts);
 
 }  // namespace lockstep::parallel

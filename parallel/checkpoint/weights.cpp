@@ -5,10 +5,9 @@
 #include <vector>
 
 #include "lockstep/base/check_internal.h"
-#include "lockstep/nn/files/weights_internal.h"
 #include "lockstep/parallel/checkpoint/group_file_internal.h"
+#include "lockstep/parallel/checkpoint/weights_internal.h"
 #include "lockstep/parallel/step/agreement_internal.h"
-#include "lockstep/parallel/step/model_state_internal.h"
 
 namespace lockstep::parallel {
 namespace {
@@ -37,6 +36,8 @@ std::set<std::string> names_of_all(const ModelState& state, const std::vector<nn
   return all;
 }
 
+}  // namespace
+
 void check_same_files(const nn::WeightFiles& files, ProcessGroup* group) {
   const Tensor counts = gather_numbers(group, {static_cast<std::int64_t>(files.files().size())});
   const std::span<const std::int64_t> each = counts.span<std::int64_t>();
@@ -46,20 +47,23 @@ void check_same_files(const nn::WeightFiles& files, ProcessGroup* group) {
   for (const auto& file : files.files()) check_file(file->source, file->reader, group);
 }
 
-}  // namespace
-
 nn::LoadWeightsResult load_weights(const CheckpointModel& model, const std::string& path,
                                    const nn::LoadWeightsOptions& options) {
   LOCKSTEP_CHECK(model.state(), "load_weights: there is no model; pass the object of a training mode");
   ModelState& state = *model.state();
-  ProcessGroup* const group = state.group();
   std::optional<nn::WeightFiles> files;
-  on_all_ranks(group, [&] { files.emplace(path); });
-  check_same_files(*files, group);
+  on_all_ranks(state.group(), [&] { files.emplace(path); });
+  check_same_files(*files, state.group());
+  return load_weights("load_weights", state, *files, options);
+}
+
+nn::LoadWeightsResult load_weights(const char* op, ModelState& state, const nn::WeightFiles& files,
+                                   const nn::LoadWeightsOptions& options) {
+  ProcessGroup* const group = state.group();
   const std::vector<nn::WeightPart> parts = parts_of(state);
   const std::set<std::string> known = names_of_all(state, parts);
   std::optional<nn::WeightLoad> load;
-  on_all_ranks(group, [&] { load.emplace("load_weights", *files, parts, known, options); });
+  on_all_ranks(group, [&] { load.emplace(op, files, parts, known, options); });
   in_rounds(group, [&] { return load->read(parts, kRoundBytes); });
   state.after_load();
   return load->result();

@@ -155,7 +155,7 @@ TEST_CASE("a field that is not a number is an error with file, line and column")
 }
 
 TEST_CASE("numbers that f32 cannot hold are refused: infinities, NaN, overflow") {
-  for (const char* bad : {"inf", "-inf", "nan", "NaN", "1e39", "-1e300", "1e999"}) {
+  for (const char* bad : {"inf", "-inf", "nan", "NaN", "1e39", "-1e300", "1e999", "-1e999", "1e99999999999"}) {
     CAPTURE(bad);
     CHECK(contains(io_error("a,y\n1,2\n" + std::string(bad) + ",1\n"),
                    "f.csv:3:1: column \"a\": expected a finite number"));
@@ -163,6 +163,13 @@ TEST_CASE("numbers that f32 cannot hold are refused: infinities, NaN, overflow")
   const std::string far = "a,y\n0,1\n1e-30,1\n1e38,1\n";
   CHECK(contains(io_error(far, {.target = "y", .standardize = true, .fit_rows = {0, 1}}),
                  "f.csv:4: column \"a\": 1e+38 is too far"));
+}
+
+TEST_CASE("numbers that are too small for a dtype are rounded, to 0 at last") {
+  const ls::Tensor data = parse("a,y\n1e-400,1\n-1e-99999999999,1\n1e-310,1\n1e-40,1\n+0.1e-999,1\n" +
+                                ("0." + std::string(500, '0') + "1,1\n") + ("1" + std::string(400, '0') + "e-400,1\n"))
+                              .data();
+  CHECK(data.flatten().to_vector<float>() == std::vector<float>{0, 0, 0, 1e-40f, 0, 0, 1});
 }
 
 TEST_CASE("lines with too few or too many fields are refused") {

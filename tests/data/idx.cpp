@@ -84,6 +84,13 @@ TEST_CASE("an empty array is valid") {
   CHECK(parse(gzip(idx(0x0d, {5, 0}, ""))).shape() == ls::Shape{5, 0});
 }
 
+TEST_CASE("zeros after a gzip file are padding, anything else is an error") {
+  for (const std::size_t zeros : {1, 511, 4096})
+    CHECK(parse(gzip(kSmall) + std::string(zeros, '\0')).to_vector<int>() == parse(kSmall).to_vector<int>());
+  for (const std::string& rest : {std::string("\0\0\1", 3), std::string("x"), std::string("\0\x1f\x8b", 3)})
+    CHECK(contains(io_error(gzip(kSmall) + rest), "something follows the compressed data"));
+}
+
 TEST_CASE("a gzip file of several members is read as one file") {
   CHECK(parse(gzip(kSmall.substr(0, 7)) + gzip(kSmall.substr(7))).to_vector<int>() ==
         std::vector<int>{1, 2, 3, 4, 5, 255});

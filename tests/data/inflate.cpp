@@ -24,6 +24,11 @@ TEST_CASE("compressed data are read in pieces of any size, to their end and not 
     CHECK(out == text);
     CHECK(inflater.read(std::as_writable_bytes(std::span(next))) == 0);
   }
+  std::vector<std::byte> padded(bare.begin(), bare.end());
+  padded.push_back(std::byte{0});
+  std::vector<std::byte> rest(text.size() + 1);
+  ls::data::Inflater followed(padded, ls::data::Compression::kDeflate, "f");  // padding is of gzip files alone
+  CHECK(contains(error_of<ls::IoError>([&] { followed.read(rest); }), "something follows"));
   ls::data::Inflater cut(bare.first(bare.size() - 1), ls::data::Compression::kDeflate, "f");
   std::vector<std::byte> all(text.size() + 1);
   CHECK(contains(error_of<ls::IoError>([&] { cut.read(all); }), "f: damaged compressed data: the compressed data end"));

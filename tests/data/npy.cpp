@@ -146,6 +146,37 @@ TEST_CASE("big-endian, Fortran order, 0-d, empty arrays and the later versions a
   CHECK(ls::load_npy(kCorpus + "npy/version3").to_vector<int>() == std::vector<int>{0, 1, 2});
 }
 
+TEST_CASE("headers of Python 2 and with tabs are read") {
+  const std::string data = little(1, 4) + little(2, 4);
+  CHECK(parse(npy_of("<i4", "(2L, 1L)", data)).shape() == ls::Shape{2, 1});
+  CHECK(parse(npy_of("<i4", "(2L,)", data)).shape() == ls::Shape{2});
+  CHECK(parse(npy("{\t'descr':\t'<i4',\r\n'fortran_order':\tFalse, 'shape':\t(2,\t1), }\t\n", data)).shape() ==
+        ls::Shape{2, 1});
+  CHECK(contains(npy_error(npy_of("<i4", "(2LL,)", data)), "expected ','"));
+  CHECK(contains(npy_error(npy_of("<i4", "(L,)", data)), "expected a size"));
+}
+
+TEST_CASE("save_npy writes the bytes of numpy.save, and load_npy reads them") {
+  for (const char* name : {"b1", "u1", "i4", "i8", "f2", "f4", "f8", "scalar", "empty"}) {
+    CAPTURE(name);
+    ls::save_npy(ls::load_npy(kCorpus + "npy/" + name), "written.npy");
+    CHECK(content_of_file("written.npy") == file(kCorpus + "npy/" + name));
+  }
+  const ls::Tensor x = ls::arange(24).reshape({2, 3, 4}).to(ls::kFloat32);
+  for (const ls::Tensor& view :
+       {x, x.transpose(0, 2), x.narrow(2, 1, 2), x.select(0, 1), x.flatten(), x.expand({2, 3, 4})}) {
+    ls::save_npy(view, "view.npy");
+    const ls::Tensor read = ls::load_npy("view.npy");
+    CHECK(read.shape() == view.shape());
+    CHECK(ls::equal(read, view));
+  }
+  const std::string before = content_of_file("view.npy");
+  CHECK(error_of([] { ls::save_npy(ls::ones({2}, {.dtype = ls::kBFloat16}), "view.npy"); }) ==
+        "save_npy: (2) bf16 cpu; NumPy has no bf16: convert it with to(kFloat32)");
+  CHECK(content_of_file("view.npy") == before);
+  CHECK(contains(error_of<ls::IoError>([] { ls::save_npy(ls::ones({1}), "no/such.npy"); }), "no/such.npy"));
+}
+
 TEST_CASE("objects, structures and complex numbers are refused with the reason") {
   CHECK(contains(error_of<ls::IoError>([] { ls::load_npy(kCorpus + "npy/objects"); }), "never unpickled"));
   CHECK(contains(error_of<ls::IoError>([] { ls::load_npy(kCorpus + "npy/structured"); }), "structured array"));

@@ -242,12 +242,51 @@ TEST_CASE("a claimed size far beyond the file allocates no memory") {
 TEST_CASE("a header of 82 MiB uses no more memory than the file's size plus 64 MiB, for any content") {
   constexpr std::size_t kHeader = (82 << 20) / (LOCKSTEP_SLOWDOWN > 1 ? 8 : 1);  // still above all limits
   constexpr std::int64_t kAllowed = 64 << 20;
-  CHECK(memory_for(file("{\"" + std::string(kHeader, 'n') + "\":1}", 0), "a text of more than 2097152 bytes") <
-        kAllowed);
+  const std::string text(kHeader, 'n'), empty = R"("w":{"dtype":"U8","shape":[0],"data_offsets":[0,0]})";
+  CHECK(memory_for(file("{\"" + text + "\":1}", 0), "a text of more than 2097152 bytes") < kAllowed);
   CHECK(memory_for(file("{\"w\":" + std::string(kHeader, '1') + "}", 0), "a piece without texts") < kAllowed);
   CHECK(memory_for(file("{" + std::string(kHeader, '\n') + "}", 0), "a piece without texts") < kAllowed);
-  CHECK(memory_for(file(many_keys(kHeader / 14, 0), 0), "more than 16384 keys") < kAllowed);
+  CHECK(memory_for(file(many_keys(kHeader / 14, 0), 0), "") < kAllowed);
+  CHECK(memory_for(file("{\"__metadata__\":{\"k\":\"" + text + "\"}," + empty + "}", 0), "") < kAllowed);
+  CHECK(memory_for(file("{\"__metadata__\":{\"" + text + "\":\"v\"}," + empty + "}", 0), "") < kAllowed);
+  CHECK(memory_for(file("{\"__metadata__\":{\"k\":\"" + text, 0), "not valid JSON") < kAllowed);
+  CHECK(memory_for(file("{" + empty + "}" + std::string(kHeader, ' '), 0), "") < kAllowed);
   CHECK(memory_for(file(many_tensors(kHeader / 80, 7), 0), "more than 65536 tensors") < kAllowed);
+}
+
+TEST_CASE("metadata beyond the limits are left out with a warning, wherever a text is cut; the rest is read") {
+  const std::string units[] = {"n",    "\xc3\xa9", "\xf0\x9f\x98\x80", "\\u00e9",       "\\ud83d\\ude00n",
+                               "\\\\", "\\\"n",    "\\u0022,",         "\\ud83d\\ude00"};
+  for (const std::string& unit : units) {
+    for (const std::size_t shift : {0, 1, 2, 3, 5, 7, 11}) {
+      CAPTURE(unit);
+      CAPTURE(shift);
+      std::string text(shift, 'x');
+      while (text.size() < ls::limits::kSafetensorsTextBytes + 100) text += unit;
+      const std::string bytes = file(R"({"__metadata__":{"a":"1","long":")" + text + R"(","b":"2",")" + text +
+                                         R"(":"3","c":"4"},"w":{)" + kGood + "}}",
+                                     8);
+      ls::Metadata metadata;
+      std::vector<std::string> warnings;
+      ls::on_warning([&](const std::string& message) { warnings.push_back(message); });
+      const ls::StateDict dict = ls::parse_safetensors(std::as_bytes(std::span(bytes)), "f", &metadata);
+      ls::on_warning({});
+      CHECK(dict.at("w").shape() == ls::Shape{2});
+      CHECK(metadata == ls::Metadata{{"a", "1"}, {"b", "2"}, {"c", "4"}});
+      CHECK(warnings ==
+            std::vector<std::string>{"f: 2 metadata entries are left out; 16384 are read, with texts of up to "
+                                     "2097152 bytes"});
+    }
+  }
+  const std::string longest(ls::limits::kSafetensorsTextBytes - 1, 'n');
+  ls::Metadata metadata;
+  const std::string fits = file(R"({"__metadata__":{"k":")" + longest + R"("}})", 0);
+  ls::parse_safetensors(std::as_bytes(std::span(fits)), "f", &metadata);
+  CHECK(metadata.at("k") == longest);
+  CHECK(contains(error_of([&] {
+                   ls::save({}, "f", {{"k", longest + "nnn"}});
+                 }),
+                 "save: 1 metadata entries are beyond"));
 }
 
 TEST_CASE("the largest valid headers stay within the same limit") {

@@ -295,3 +295,68 @@ TEST_CASE(
                  "unsigned.safetensors: tensor \"norm.weight\": dtype U32 is not supported"));
   check_equal(net, net_of(2));
 }
+
+TEST_CASE("open maps files: the memory is that of the tensors that are changed, and changes stay in this process") {
+  constexpr std::int64_t kWidth = 512, kBytes = kWidth * kWidth * 4;
+  ls::manual_seed(1);
+  const nn::Sequential want(nn::Linear(kWidth, kWidth), nn::Linear(kWidth, kWidth));
+  ls::save(want.state_dict(), "mapped.safetensors");
+  const std::string bytes = content_of_file("mapped.safetensors");
+  ls::manual_seed(2);
+  nn::Sequential copied(nn::Linear(kWidth, kWidth), nn::Linear(kWidth, kWidth));
+  nn::DeferredInit deferred(2);
+  nn::Sequential assigned(nn::Linear(kWidth, kWidth), nn::Linear(kWidth, kWidth));
+  deferred.end();
+  {
+    const std::int64_t before = ls::allocator_stats().allocated_bytes;
+    ls::reset_peak_bytes();
+    const ls::StateDict dict = ls::open("mapped.safetensors");
+    check_empty(copied.load_state_dict(dict));
+    check_empty(assigned.load_state_dict(dict, {.assign = true}));
+    CHECK(ls::allocator_stats().peak_bytes - before < kBytes / 20);
+    CHECK(assigned.parameters()[0].master().raw_data() == dict.at("0.weight").raw_data());
+  }
+  check_equal(copied, want);
+  check_equal(assigned, want);  // whose memory outlives the dict and, below, the file
+  ls::save({}, "mapped.safetensors");
+  check_equal(assigned, want);
+  std::ofstream("mapped.safetensors", std::ios::binary) << bytes;
+  const ls::Tensor weight = ls::open("mapped.safetensors").at("0.weight");
+  weight.fill_(3);
+  CHECK(weight[0][0].item<double>() == 3);
+  CHECK(content_of_file("mapped.safetensors") == bytes);
+}
+
+TEST_CASE("open reads what load reads: all dtypes, no elements, no alignment, a folder with an index") {
+  ls::StateDict dict;
+  for (const ls::DType dtype :
+       {ls::kFloat32, ls::kFloat64, ls::kFloat16, ls::kBFloat16, ls::kInt64, ls::kInt32, ls::kUInt8, ls::kBool})
+    dict.insert(ls::name(dtype), ls::arange(6).reshape({2, 3}).to(dtype));
+  dict.insert("empty", ls::zeros({0, 3}));
+  dict.insert("scalar", ls::full({}, 2.5));
+  CHECK(std::system("mkdir -p mapped") == 0);
+  ls::save(dict, "mapped/one.safetensors");
+  std::string bytes = content_of_file("mapped/one.safetensors");
+  bytes[0] = static_cast<char>(bytes[0] + 1);  // one more byte of padding: no tensor of several bytes is aligned
+  const std::size_t header = static_cast<std::uint8_t>(bytes[0]) + 256 * static_cast<std::uint8_t>(bytes[1]) - 1;
+  bytes.insert(8 + header, " ");
+  std::ofstream("mapped/odd.safetensors", std::ios::binary) << bytes;
+  std::ofstream("mapped/model.safetensors.index.json")
+      << R"({"weight_map": {"f32": "one.safetensors", "scalar": "odd.safetensors"}})";
+  const auto check = [](const ls::StateDict& own, const ls::StateDict& want) {
+    CHECK(own.size() == want.size());
+    for (const auto& each : want) CHECK_MESSAGE(same_bits(own.at(each.first), each.second), each.first);
+  };
+  check(ls::open("mapped/one.safetensors"), dict);
+  check(ls::open("mapped/odd.safetensors"), dict);
+  check(ls::open("mapped"), {{"f32", dict.at("f32")}, {"scalar", dict.at("scalar")}});
+
+  bytes = content_of_file("mapped/one.safetensors");
+  bytes.back() = 2;  // of the bool
+  std::ofstream("mapped/bool.safetensors", std::ios::binary) << bytes;
+  CHECK(contains(error_of<ls::IoError>([] { ls::open("mapped/bool.safetensors"); }), "a bool is 0 or 1"));
+  CHECK(contains(error_of<ls::IoError>([] { ls::open("absent.safetensors"); }), "absent.safetensors: cannot open"));
+  bytes.resize(bytes.size() - 1);
+  std::ofstream("mapped/short.safetensors", std::ios::binary) << bytes;
+  CHECK(contains(error_of<ls::IoError>([] { ls::open("mapped/short.safetensors"); }), "the file is truncated"));
+}

@@ -114,10 +114,54 @@ TEST_CASE("a part that the checkpoint lacks is an error that names it, and chang
   CHECK(ls::nn::parameter_hash(a.net) == ls::nn::parameter_hash(b.net));
 }
 
-TEST_CASE("a file of tensors that is not a checkpoint is an error that says so") {
-  Trainer a;
-  ls::save(a.net.state_dict(), "weights.safetensors");
-  CHECK(contains(error_of([&] { ls::load_checkpoint("weights.safetensors", a.parts()); }), "not a checkpoint"));
+TEST_CASE("a file of weights loads into a model alone, and is an error that says so for every other part") {
+  Trainer a, b;
+  ls::save(a.net.state_dict(), "weights.safetensors", {{"source", "elsewhere"}});
+  std::ofstream("weights.safetensors.index.json")
+      << R"({"weight_map": {"body.0.weight": "weights.safetensors", "body.0.bias": "weights.safetensors",)"
+      << R"("body.3.weight": "weights.safetensors", "body.3.bias": "weights.safetensors"}})";
+  ls::StateDict extra;
+  const ls::CheckpointParts with_optimizer{.model = &b.net, .optimizer = &b.optimizer},
+      with_scheduler{.model = &b.net, .scheduler = &b.schedule}, with_extra{.model = &b.net, .extra = &extra};
+  for (const std::string path : {"weights.safetensors", "weights.safetensors.index.json"}) {
+    const Everything before(b);
+    for (const ls::CheckpointParts& parts : {with_optimizer, with_scheduler, with_extra, b.parts()})
+      CHECK(error_of([&] { ls::load_checkpoint(path, parts); }) ==
+            "load_checkpoint: " + path +
+                " is a file of weights, not a checkpoint with the state of an optimizer, a scheduler or a caller; pass "
+                ".model alone");
+    CHECK(Everything(b) == before);
+    Trainer other;
+    const std::vector<std::uint64_t> random = ls::random::state();
+    ls::Metadata metadata;
+    ls::load_checkpoint(path, {.model = &other.net, .metadata = &metadata});
+    CHECK(ls::nn::parameter_hash(other.net) == ls::nn::parameter_hash(a.net));
+    CHECK(metadata.contains("source") == path.ends_with("safetensors"));
+    CHECK(ls::random::state() == random);
+  }
+  Trainer wide(8);
+  const std::string shapes = error_of([&] { ls::load_checkpoint("weights.safetensors", {.model = &wide.net}); });
+  CHECK(shapes.starts_with("load_checkpoint: weights.safetensors: 3 of another shape: \"body.0."));
+}
+
+TEST_CASE("a checkpoint without a random state loads into a model alone, and another format is an error") {
+  Trainer a, b;
+  ls::save_checkpoint("whole.safetensors", a.parts());
+  ls::StateDict without;
+  for (const auto& [name, tensor] : ls::load("whole.safetensors")) {
+    if (name != "random.state") without.insert(name, tensor);
+  }
+  ls::save(without, "without.safetensors", {{"lockstep_checkpoint", "1"}});
+  const std::vector<std::uint64_t> random = ls::random::state();
+  CHECK(contains(error_of([&] { ls::load_checkpoint("without.safetensors", b.parts()); }),
+                 "\"random.state\" is missing"));
+  ls::load_checkpoint("without.safetensors", {.model = &b.net});
+  CHECK(ls::nn::parameter_hash(b.net) == ls::nn::parameter_hash(a.net));
+  CHECK(ls::random::state() == random);
+  ls::save(without, "later.safetensors", {{"lockstep_checkpoint", "9"}});
+  CHECK(error_of([&] { ls::load_checkpoint("later.safetensors", {.model = &b.net}); }) ==
+        "load_checkpoint: later.safetensors is a checkpoint of format \"9\", this version reads format 1; read it with "
+        "load()");
 }
 
 TEST_CASE("an invalid random state is refused, and changes nothing") {

@@ -1,4 +1,6 @@
 // Weights of any origin in every mode: each rank reads its own parts. Ranks are threads.
+#include <fstream>
+
 #include "tests/parallel/model_parallel/mesh_pipeline.h"
 
 using namespace mesh_pipeline;
@@ -11,10 +13,12 @@ const nn::LoadWeightsOptions kForeign{.rename = {{"transformer", ""}}, .transpos
 ls::StateDict write_foreign(const char* path, const ModelOptions& options) {
   ls::manual_seed(11);
   const Model model(options);
-  ls::StateDict state = model.state_dict().clone(), foreign;
+  ls::StateDict state = model.state_dict().clone(), foreign, zeros;
   for (const auto& [name, tensor] : state)
     foreign.insert("transformer." + name, contains(name, ".up.weight") ? tensor.t().contiguous() : tensor);
   ls::save(foreign, path);
+  for (const auto& entry : state) zeros.insert(entry.first, ls::zeros_like(entry.second));
+  ls::save(zeros, "zeros.safetensors");
   return state;
 }
 
@@ -27,6 +31,11 @@ Outcome load_and_train(const Group& group, const Mesh& layout, const par::Partit
   Model model(options);
   deferred.end();
   par::Parallel run(model, mesh, options_of(layout, partition, options));
+  par::load_checkpoint("zeros.safetensors", {.model = &run});
+  run.gathered([&] {
+    for (const auto& each : model.state_dict())
+      CHECK_MESSAGE(ls::equal(each.second, ls::zeros_like(each.second)), each.first);
+  });
   const nn::LoadWeightsResult result = par::load_weights(run, "foreign.safetensors", kForeign);
   CHECK(result.missing.empty());
   CHECK(result.unexpected.empty());
@@ -41,13 +50,35 @@ Outcome load_and_train(const Group& group, const Mesh& layout, const par::Partit
 }
 
 template <class Mode>
-void check_mode(Mode& run, nn::Module& model, const ls::StateDict& want) {
-  const nn::LoadWeightsResult result = par::load_weights(run, "sequential.safetensors");
-  CHECK(result.missing.empty());
+void check_values(Mode& run, nn::Module& model, const ls::StateDict& want) {
   run.gathered([&] {
     const ls::StateDict own = model.state_dict();
     for (const auto& each : want) CHECK_MESSAGE(same_bits(own.at(each.first), each.second), each.first);
   });
+}
+
+// load_weights, and load_checkpoint with files of weights, an index and a folder.
+template <class Mode>
+void check_mode(Mode& run, nn::Module& model, const ls::StateDict& want, const ls::StateDict& other) {
+  const nn::LoadWeightsResult result = par::load_weights(run, "sequential.safetensors");
+  CHECK(result.missing.empty());
+  check_values(run, model, want);
+  ls::Metadata metadata;
+  par::load_checkpoint("other/model.safetensors", {.model = &run, .metadata = &metadata});
+  CHECK(metadata.at("source") == "elsewhere");
+  check_values(run, model, other);
+  par::load_checkpoint("sequential.safetensors.index.json", {.model = &run});
+  check_values(run, model, want);
+  par::load_checkpoint("other", {.model = &run});
+  check_values(run, model, other);
+  ls::optim::SGD optimizer(run.parameters(), {.lr = 0.1});
+  const std::string error =
+      error_of([&] { par::load_checkpoint("sequential.safetensors", {.model = &run, .optimizer = &optimizer}); });
+  CHECK_MESSAGE(error ==
+                    "load_checkpoint: sequential.safetensors is a file of weights, not a checkpoint with the state of "
+                    "an optimizer, a scheduler or a caller; pass .model alone",
+                error);
+  check_values(run, model, other);
 }
 
 std::unique_ptr<nn::Sequential> sequential(std::uint64_t seed) {
@@ -78,29 +109,61 @@ TEST_CASE("weights of a foreign file on meshes: every rank has its parts, and tr
 
 TEST_CASE("weights for the modes themselves") {
   const ls::StateDict want = sequential(1)->state_dict().clone();
+  const ls::StateDict other = sequential(7)->state_dict().clone();
   ls::save(want, "sequential.safetensors");
+  CHECK(std::system("mkdir -p other") == 0);
+  ls::save(other, "other/model.safetensors", {{"source", "elsewhere"}});
+  {
+    std::ofstream index("sequential.safetensors.index.json");
+    index << "{\"weight_map\": {";
+    for (const auto& [name, tensor] : want)
+      index << (name == want.begin()->first ? "" : ", ") << '"' << name << "\": \"sequential.safetensors\"";
+    index << "}}";
+  }
   const auto accumulated = sequential(2), replicated = sequential(2);
   par::GradientAccumulation accumulation(*accumulated);
-  check_mode(accumulation, *accumulated, want);
+  check_mode(accumulation, *accumulated, want, other);
   par::DataParallel replicas(*replicated, {"cpu:0", "cpu:1"});
-  check_mode(replicas, *replicated, want);
+  check_mode(replicas, *replicated, want, other);
   with_threads("local", 2, [&](const Group& group) {
     const auto model = sequential(2);
     par::DistributedDataParallel run(*model, group);
-    check_mode(run, *model, want);
+    check_mode(run, *model, want, other);
   });
   for (const int stage : {1, 2, 3}) {
     with_threads("local", 2, [&](const Group& group) {
       const auto model = sequential(2);
       par::ShardedDataParallel run(*model, group, {.stage = stage});
-      check_mode(run, *model, want);
+      check_mode(run, *model, want, other);
     });
   }
   with_threads("local", 2, [&](const Group& group) {
     const auto model = sequential(2);
     const par::DeviceMesh mesh(group, {{"pp", 2}});
     par::Pipeline run(*model, mesh["pp"]);
-    check_mode(run, *model, want);
+    check_mode(run, *model, want, other);
+  });
+  for (const char* axis : {"dp", "fsdp", "pp"}) {
+    with_threads("local", 2, [&](const Group& group) {
+      const auto model = sequential(2);
+      const par::DeviceMesh mesh(group, {{axis, 2}});
+      par::Parallel run(*model, mesh, {.partition = {.micro_batches = 2}});
+      check_mode(run, *model, want, other);
+    });
+  }
+}
+
+TEST_CASE("a rank that is alone in save_checkpoint is told so") {
+  with_threads("local", 2, [&](const Group& group) {
+    const auto model = sequential(2);
+    par::DistributedDataParallel run(*model, group);
+    const std::string error = error_of<ls::CommError>([&] {
+      if (group->rank() == 0)
+        par::save_checkpoint("alone.safetensors", {.model = &run});
+      else
+        group->all_reduce(ls::ones({2}))->wait();
+    });
+    CHECK_MESSAGE(contains(error, "for \"save_checkpoint\""), error);
   });
 }
 

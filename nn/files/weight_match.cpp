@@ -1,0 +1,139 @@
+// Finds the tensors of files and dicts that fit a model.
+#include <algorithm>
+#include <map>
+#include <span>
+
+#include "lockstep/base/check_internal.h"
+#include "lockstep/base/edit_distance_internal.h"
+#include "lockstep/nn/files/weights_internal.h"
+#include "lockstep/nn/module_internal.h"
+
+namespace lockstep::nn {
+namespace {
+
+bool is_one_element(const Shape& shape) { return shape.dim() <= 1 && shape.numel() == 1; }
+
+Shape reversed(const Shape& shape) { return Shape{shape[1], shape[0]}; }
+
+bool may_be_missing(std::string_view name) { return name.ends_with("num_batches_tracked"); }
+
+constexpr std::size_t kShown = 20;  // names of a kind, in errors
+
+// The first component that all names have, if renaming it away makes at least one of them a name of the model.
+std::string common_prefix(const std::vector<std::string>& names, const std::vector<std::string>& missing) {
+  if (names.empty() || names[0].find('.') == std::string::npos) return "";
+  const std::string prefix = names[0].substr(0, names[0].find('.') + 1);
+  bool is_of_model = false;
+  for (const std::string& name : names) {
+    if (!name.starts_with(prefix)) return "";
+    is_of_model = is_of_model || std::ranges::find(missing, name.substr(prefix.size())) != missing.end();
+  }
+  return is_of_model ? prefix.substr(0, prefix.size() - 1) : "";
+}
+
+// "fc.weight", for which the file has "fc.wieght"; "": no name is similar.
+std::string similar_names(const char* source, const LoadWeightsResult& names) {
+  constexpr std::size_t kMostNames = 200;
+  if (names.missing.size() > kMostNames || names.unexpected.size() > kMostNames) return "";
+  for (const std::string& missing : names.missing) {
+    for (const std::string& other : names.unexpected) {
+      if (edit_distance(missing, other) <= 2)
+        return fmt::format("\n{} is similar to the {}'s {}", lockstep::in_quotes(missing), source,
+                           lockstep::in_quotes(other));
+    }
+  }
+  return "";
+}
+
+std::string hint_of(const LoadCall& call, const LoadWeightsResult& names, const std::vector<std::string>& transposable,
+                    bool loads_some) {
+  if (!call.has_options) return similar_names(call.source, names);
+  if (const std::string prefix = common_prefix(names.unexpected, names.missing); !prefix.empty())
+    return fmt::format("\nthe {1}'s names begin with \"{0}\": pass .rename = {{{{\"{0}\", \"\"}}}}", prefix,
+                       call.source);
+  if (const std::string prefix = common_prefix(names.missing, names.unexpected); !prefix.empty())
+    return fmt::format(
+        "\nthe model's names begin with \"{0}\", the {1}'s do not: pass .rename = [](const std::string& "
+        "name) {{ return \"{0}.\" + name; }}",
+        prefix, call.source);
+  if (!transposable.empty())
+    return fmt::format("\nthe {} has {} transposed: pass .transpose with patterns of such names", call.source,
+                       enumerate(transposable, kShown));
+  return similar_names(call.source, names) + (loads_some ? "\n.strict = false loads the rest" : "");
+}
+
+// "(2, 3)"
+std::string shape_text(const WeightSource& source) {
+  return source.shape ? source.shape->to_string() : "an undefined tensor";
+}
+
+}  // namespace
+
+WeightMatch::WeightMatch(const LoadCall& call, const std::vector<WeightSource>& sources,
+                         const std::vector<WeightPart>& parts, const std::set<std::string>& known,
+                         const LoadWeightsOptions& options) {
+  match(call, sources, parts, known, options);
+  find_missing(parts);
+  const bool is_complete = result_.missing.empty() && result_.unexpected.empty() && result_.other_shape.empty();
+  if (options.strict && !is_complete) refuse(call);
+}
+
+void WeightMatch::match(const LoadCall& call, const std::vector<WeightSource>& sources,
+                        const std::vector<WeightPart>& parts, const std::set<std::string>& known,
+                        const LoadWeightsOptions& options) {
+  std::map<std::string, Shape> shapes;
+  for (const WeightPart& part : parts) shapes.emplace(part.name, part.shape);
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    const std::string& of_source = sources[i].name;
+    const std::string name = options.rename(of_source);
+    if (name.empty()) continue;
+    const auto own = shapes.find(name);
+    if (own == shapes.end()) {
+      if (!known.contains(name)) result_.unexpected.push_back(of_source);
+      continue;
+    }
+    LOCKSTEP_CHECK(found_.insert(name).second, "{}.rename gives several tensors the name {}, {} the last of them",
+                   call.where, lockstep::in_quotes(name), lockstep::in_quotes(of_source));
+    const Shape& shape = own->second;
+    const std::optional<Shape>& given = sources[i].shape;
+    const bool is_transposed = shape.dim() == 2 && !options.transpose.empty() && matches_any(options.transpose, name);
+    if (given &&
+        (*given == (is_transposed ? reversed(shape) : shape) || (is_one_element(shape) && is_one_element(*given)))) {
+      matches_.push_back({i, name, is_transposed});
+      loaded_.insert(name);
+      continue;
+    }
+    result_.other_shape.push_back(name);
+    shapes_.push_back(fmt::format("{}: the model has {}, the {} {}", lockstep::in_quotes(name), shape.to_string(),
+                                  call.source, shape_text(sources[i])));
+    if (given && shape.dim() == 2 && *given == reversed(shape)) transposable_.push_back(name);
+  }
+}
+
+void WeightMatch::find_missing(const std::vector<WeightPart>& parts) {
+  std::set<const void*> read;
+  for (const WeightPart& part : parts) {
+    if (found_.contains(part.name)) read.insert(part.id);
+  }
+  for (const WeightPart& part : parts) {
+    const bool is_there = found_.contains(part.name) || (part.id && read.contains(part.id)) || part.place.numel == 0;
+    const bool is_listed = !result_.missing.empty() && result_.missing.back() == part.name;  // another part of it
+    if (!is_there && !is_listed && !may_be_missing(part.name)) result_.missing.push_back(part.name);
+  }
+}
+
+void WeightMatch::refuse(const LoadCall& call) const {
+  std::vector<std::string> kinds;
+  const auto add = [&](const char* kind, const std::vector<std::string>& names) {
+    if (!names.empty()) kinds.push_back(fmt::format("{} {}: {}", names.size(), kind, enumerate(names, kShown)));
+  };
+  add("missing", result_.missing);
+  add("unexpected", result_.unexpected);
+  if (!shapes_.empty())
+    kinds.push_back(fmt::format("{} of another shape: {}", shapes_.size(),
+                                fmt::join(std::span(shapes_).first(std::min(shapes_.size(), kShown)), ", ")));
+  throw InvalidArgument(fmt::format("{}{}{}", call.where, fmt::join(kinds, "; "),
+                                    hint_of(call, result_, transposable_, !matches_.empty())));
+}
+
+}  // namespace lockstep::nn
