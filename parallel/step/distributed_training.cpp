@@ -164,7 +164,8 @@ void DistributedTraining::finish_step() {
   if (last.joined == group->size()) return;
   reduced();
   if (joining) joining->after_step(last.joined);
-  if (shares_buffers() && micro_batches.has_buffers()) share_buffers(joining ? joining->buffers_of() : 0);
+  micro_batches.buffers().apply_updates(group.get(), micro_batches_per_rank);
+  if (shares_buffers() && !micro_batches.buffers().empty()) share_buffers(joining ? joining->buffers_of() : 0);
   end_step();
 }
 
@@ -180,7 +181,9 @@ Tensor DistributedTraining::run_local(const MicroBatchPlan& of_batch, const Batc
   return losses.empty() ? raw::full(Shape(), 0, {.dtype = kFloat32}) : combine_losses(losses, of_batch.scale());
 }
 
+// Running statistics are this rank's until the next step that is reduced, which shares those of one rank.
 void DistributedTraining::finish_local(const MicroBatchPlan& of_batch, AccumulatedGradients& own) {
+  micro_batches.buffers().apply_updates();
   if (of_batch.running() > 0) {
     micro_batches.take_gradients(of_batch.scale());
     own.add_back();
@@ -196,6 +199,7 @@ Tensor DistributedTraining::evaluate(const Batch& batch, MicroBatchLoss loss_fn)
     of_batch.evaluates = true;
     std::vector<Tensor> losses;
     run_micro_batches(of_batch, batch, loss_fn, losses, [] {});
+    micro_batches.buffers().apply_updates(group.get(), micro_batches_per_rank);
     const StepInputs of_step = inputs({.micro_batches = of_batch.running(),
                                        .samples = of_batch.samples,
                                        .loss = losses.empty() ? 0 : combine_losses(losses).item<double>()});
@@ -231,6 +235,7 @@ void DistributedTraining::end_failed_step(const std::exception& error) {
     if (std::ranges::find(waiting, of_runner) == waiting.end()) waiting.push_back(of_runner);
   }
   RunnerTraffic::close_step(module, &group->traffic());
+  micro_batches.buffers().drop_updates();
   failures_.tell(waiting, mode, error);
   abandon_step();
 }

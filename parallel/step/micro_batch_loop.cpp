@@ -15,7 +15,7 @@ struct InTurn::Entered {
 };
 
 void InTurn::begin(int running) {
-  buffers_.begin_step(running > 1);
+  buffers_.begin_step(running);
   views_.resize(static_cast<std::size_t>(running));
 }
 
@@ -25,7 +25,11 @@ void InTurn::for_each(int running, FunctionRef<void(int s)> body) {
 }
 
 Tensor InTurn::forward(int s, int chunk, FunctionRef<Tensor()> body) {
-  if (s > 0 && !buffers_.empty() && !view(s)) buffers_.enter(view(s).emplace());
+  if (!view(s) && (s > 0 ? !buffers_.empty() : buffers_.has_updates())) {
+    view(s).emplace();
+    if (s > 0) buffers_.enter(*view(s));
+    buffers_.enter_updates(s, *view(s));
+  }
   const Entered entered(*this, s);
   observer_.begin_forward({s, chunk});
   Tensor result = body();
