@@ -56,6 +56,7 @@
 #include "lockstep/parallel/replicated/data_parallel.h"
 #include "lockstep/parallel/replicated/distributed.h"
 #include "lockstep/parallel/replicated/gradient_accumulation.h"
+#include "lockstep/parallel/replicated/sync_batch_norm.h"
 #include "lockstep/parallel/schedule/schedule.h"
 #include "lockstep/parallel/sharded/sharded.h"
 #include "lockstep/parallel/step/random_state.h"

@@ -3,14 +3,17 @@
 #include <algorithm>
 
 #include "lockstep/base/check_internal.h"
+#include "lockstep/parallel/step/replica_exchange_internal.h"
 #include "lockstep/tensor/random/random.h"
 
 namespace lockstep::parallel {
 // While it lives, random numbers and buffers are those of micro-batch s.
 struct InTurn::Entered {
   Entered(InTurn& in, int s)
-      : micro_batch(in.first_ + s), view(in.view(s) ? &*in.view(s) : nn::current_replica_view()) {}
+      : micro_batch(in.first_ + s), running({.in_turn = in.running()}),
+        view(in.view(s) ? &*in.view(s) : nn::current_replica_view()) {}
   random::MicroBatchGuard micro_batch;
+  RunningGuard running;
   nn::ReplicaViewGuard view;
 };
 

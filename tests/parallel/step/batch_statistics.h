@@ -141,4 +141,53 @@ inline void check_all_micro_batches(const std::string& backend, std::optional<do
              {.reduction = par::Reduction::kCanonical});
 }
 
+// --- SyncBatchNorm --------------------------------------------------------------------------------------------------
+
+// The whole batch in one process, with BatchNorm; or with SyncBatchNorm after `convert`.
+struct SyncNet : Net<nn::BatchNorm2d, nn::BatchNorm1d> {
+  explicit SyncNet(bool recomputes = false) {
+    images = &add<nn::BatchNorm2d>("images", 4);
+    vectors = &add<nn::BatchNorm1d>("vectors", 5, nn::BatchNormOptions{.momentum = std::nullopt});
+    fill();
+    recompute = recomputes;
+  }
+  SyncNet& convert(const Group& group) {
+    CHECK(par::convert_sync_batchnorm(*this, group) == 2);
+    return *this;
+  }
+};
+
+inline Values on_replicas(int replicas, bool recomputes = false, bool own_backward = false) {
+  SyncNet model(recomputes);
+  model.convert(nullptr);
+  par::DataParallel run(model, devices(replicas));
+  return train(run, 24, whole, own_backward);
+}
+
+// Every mode over ranks.
+inline void check_ranks(const Group& group, const Values& want, bool recomputes = false) {
+  for (int stage = 0; stage <= 3; ++stage) {
+    for (const bool own_backward : {false, true}) {
+      CAPTURE(stage);
+      SyncNet model(recomputes);
+      const Values got = with_stage(stage, model.convert(group), group, 1, [&](auto& run) {
+        return train(run, 24, part(group->rank(), group->size()), own_backward);
+      });
+      CHECK(same(got, want));
+    }
+  }
+}
+
+// Every mode over ranks gives the bits of DataParallel, which are near to those of BatchNorm on the whole batch.
+inline void check_sync(const std::string& backend, int ranks, bool recomputes = false) {
+  const Values want = on_replicas(ranks);
+  SyncNet alone;
+  par::GradientAccumulation one(alone);
+  const Values near = train(one, 24, whole);
+  for (std::size_t i = 0; i < want.size(); ++i)
+    check_close(want[i], near[i], "value " + std::to_string(i), {1e-5, 1e-6});
+  with_group(backend, ranks, [&](const Group& group) { check_ranks(group, want, recomputes); },
+             {.reduction = par::Reduction::kCanonical});
+}
+
 }  // namespace batch_statistics

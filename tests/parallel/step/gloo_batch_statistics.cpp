@@ -7,3 +7,7 @@ TEST_CASE("over gloo with all_micro_batches DDP and every stage give the bits of
   check_all_micro_batches("gloo", 0.1, 4, 2);
   check_all_micro_batches("gloo", std::nullopt, 4, 4);
 }
+
+TEST_CASE("over gloo SyncBatchNorm has the bits of DataParallel") {
+  for (const int ranks : {2, 4}) check_sync("gloo", ranks);
+}
