@@ -18,6 +18,7 @@
 #include "lockstep/data/dataset.h"
 #include "lockstep/data/readers.h"
 #include "lockstep/data/samplers.h"
+#include "lockstep/data/transforms.h"
 #include "lockstep/nn/deferred.h"
 #include "lockstep/nn/files/safetensors.h"
 #include "lockstep/nn/files/weights.h"
