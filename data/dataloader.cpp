@@ -23,11 +23,9 @@ void check_conflicts(const LoaderPlan::Settings& settings) {
 
 }  // namespace
 
-LoaderPlan::LoaderPlan(std::int64_t dataset_size, Settings settings)
-    : dataset_size_(dataset_size), settings_(std::move(settings)) {
-  LOCKSTEP_CHECK(dataset_size >= 0, "DataLoader: the data set is a null pointer");
-  check_conflicts(settings_);
-  const Settings& s = settings_;
+namespace {
+
+void check_ranges(const LoaderPlan::Settings& s) {
   LOCKSTEP_CHECK(s.batch_size >= 1, "DataLoader: .batch_size is {}, it must be at least 1", s.batch_size);
   LOCKSTEP_CHECK(s.num_workers >= 0 && s.num_workers <= kMaxWorkers,
                  "DataLoader: .num_workers is {}, it must be 0 to {}", s.num_workers, kMaxWorkers);
@@ -36,6 +34,29 @@ LoaderPlan::LoaderPlan(std::int64_t dataset_size, Settings settings)
                  *s.prefetch_factor);
   LOCKSTEP_CHECK(s.ahead() >= 1 && s.ahead() <= kMaxPrefetch, "DataLoader: .prefetch{} is {}, it must be 1 to {}",
                  s.prefetch_factor ? "_factor" : "", s.ahead(), kMaxPrefetch);
+}
+
+}  // namespace
+
+LoaderPlan::LoaderPlan(Settings settings, bool has_dataset) : dataset_size_(0), settings_(std::move(settings)) {
+  LOCKSTEP_CHECK(has_dataset, "DataLoader: the data set is a null pointer");
+  const Settings& s = settings_;
+  const char* const other = s.shuffle         ? ".shuffle"
+                            : s.sampler       ? ".sampler"
+                            : s.batch_sampler ? ".batch_sampler"
+                                              : nullptr;
+  LOCKSTEP_CHECK(!other,
+                 "DataLoader: {} with an IterableDataset, which determines the order itself; shuffle in its next()",
+                 other);
+  check_ranges(s);
+}
+
+LoaderPlan::LoaderPlan(std::int64_t dataset_size, Settings settings)
+    : dataset_size_(dataset_size), settings_(std::move(settings)) {
+  LOCKSTEP_CHECK(dataset_size >= 0, "DataLoader: the data set is a null pointer");
+  check_conflicts(settings_);
+  const Settings& s = settings_;
+  check_ranges(s);
   if (s.sampler || s.batch_sampler) return;
   if (s.shuffle)
     settings_.sampler = std::make_shared<RandomSampler>(dataset_size, RandomSamplerOptions{.seed = s.seed});
@@ -44,17 +65,21 @@ LoaderPlan::LoaderPlan(std::int64_t dataset_size, Settings settings)
 }
 
 std::int64_t LoaderPlan::size() const {
+  LOCKSTEP_CHECK(!is_stream(), "DataLoader: size() with an IterableDataset, whose number of examples is not known");
   if (settings_.batch_sampler) return settings_.batch_sampler->size();
   const std::int64_t rows = settings_.sampler->size(), size = settings_.batch_size;
   return rows / size + (rows % size != 0 && !settings_.drop_last);
 }
 
 std::int64_t LoaderPlan::epoch() const {
+  if (is_stream()) return stream_epoch_;
   return settings_.batch_sampler ? settings_.batch_sampler->epoch() : settings_.sampler->epoch();
 }
 
 void LoaderPlan::set_epoch(std::int64_t epoch) {
-  if (settings_.batch_sampler)
+  if (is_stream())
+    stream_epoch_ = epoch;
+  else if (settings_.batch_sampler)
     settings_.batch_sampler->set_epoch(epoch);
   else
     settings_.sampler->set_epoch(epoch);

@@ -17,6 +17,7 @@
 
 #include "lockstep/base/callback.h"
 #include "lockstep/data/dataset.h"
+#include "lockstep/data/iterable.h"
 #include "lockstep/data/prefetch.h"
 #include "lockstep/data/samplers.h"
 
@@ -60,7 +61,10 @@ class LoaderPlan {
     std::int64_t ahead() const { return prefetch_factor.value_or(prefetch); }
   };
   LoaderPlan(std::int64_t dataset_size, Settings settings);  // size -1: the data set is null
+  explicit LoaderPlan(Settings settings, bool has_dataset);  // of an IterableDataset
 
+  bool is_stream() const { return !settings_.sampler && !settings_.batch_sampler; }
+  std::int64_t next_stream() { return stream_epoch_++; }  // its epoch
   std::int64_t size() const;
   std::int64_t epoch() const;
   void set_epoch(std::int64_t epoch);
@@ -73,7 +77,7 @@ class LoaderPlan {
  private:
   std::int64_t dataset_size_;
   Settings settings_;
-  std::int64_t skip_ = 0;
+  std::int64_t skip_ = 0, stream_epoch_ = 0;
 };
 
 }  // namespace detail
@@ -92,24 +96,29 @@ class DataLoader {
 
   /// Throws InvalidArgument for options that exclude each other or are out of range.
   explicit DataLoader(std::shared_ptr<const BasicDataset<E>> dataset, Options options = {})
-      : plan_(dataset ? dataset->size() : -1, {.batch_size = options.batch_size,
-                                               .shuffle = options.shuffle,
-                                               .sampler = std::move(options.sampler),
-                                               .batch_sampler = std::move(options.batch_sampler),
-                                               .num_workers = options.num_workers,
-                                               .drop_last = options.drop_last,
-                                               .prefetch = options.prefetch,
-                                               .prefetch_factor = options.prefetch_factor,
-                                               .seed = options.seed}),
-        source_(std::make_shared<const Source>(Source{std::move(dataset), std::move(options.collate)})) {}
+      : plan_(dataset ? dataset->size() : -1, settings(options)),
+        source_(std::make_shared<const Source>(Source{std::move(dataset), nullptr, std::move(options.collate)})) {}
+  /// Batches of an iterable data set, without sampler, shuffle and size(). Each worker makes batches of its own shard, and
+  /// the workers' batches take turns, so the order depends on num_workers, as in PyTorch; a worker's last batch may be
+  /// incomplete. skip(k) makes the first k batches and drops them.
+  explicit DataLoader(std::shared_ptr<const BasicIterableDataset<E>> dataset, Options options = {})
+      : plan_(settings(options), dataset != nullptr),
+        source_(std::make_shared<const Source>(Source{nullptr, std::move(dataset), std::move(options.collate)})) {}
+
+  explicit DataLoader(std::nullptr_t, Options options = {})  ///< throws InvalidArgument
+      : DataLoader(std::shared_ptr<const BasicDataset<E>>(), std::move(options)) {}
 
   /// Starts the next epoch.
-  Iterator begin() { return Iterator(source_, plan_.next_epoch(), plan_.settings(), plan_.take_skip()); }
+  Iterator begin() {
+    if (plan_.is_stream()) return Iterator(source_, plan_.next_stream(), plan_.settings(), plan_.take_skip());
+    const std::int64_t epoch = plan_.epoch();
+    return Iterator(source_, plan_.next_epoch(), epoch, plan_.settings(), plan_.take_skip());
+  }
   std::default_sentinel_t end() const { return {}; }  ///< end of the epoch
 
   /// Number of batches in an epoch.
   std::int64_t size() const { return plan_.size(); }
-  const BasicDataset<E>& dataset() const { return *source_->dataset; }  ///< the data set
+  const BasicDataset<E>& dataset() const { return *source_->dataset; }  ///< the data set, unless that is iterable
 
   /// The number of the next epoch. To resume in the middle of an epoch: set_epoch(e) sets the sampler's next epoch, and
   /// skip(k) skips the first k batches of that epoch, without making them. Epochs count from 0.
@@ -118,11 +127,24 @@ class DataLoader {
   void skip(std::int64_t batches) { plan_.skip(batches); }        ///< see epoch()
 
  private:
+  static detail::LoaderPlan::Settings settings(const Options& options) {
+    return {.batch_size = options.batch_size,
+            .shuffle = options.shuffle,
+            .sampler = options.sampler,
+            .batch_sampler = options.batch_sampler,
+            .num_workers = options.num_workers,
+            .drop_last = options.drop_last,
+            .prefetch = options.prefetch,
+            .prefetch_factor = options.prefetch_factor,
+            .seed = options.seed};
+  }
   struct Source {
     std::shared_ptr<const BasicDataset<E>> dataset;
+    std::shared_ptr<const BasicIterableDataset<E>> stream;  // instead
     Callback<E(std::vector<E>)> collate;
 
-    E batch(std::span<const std::int64_t> rows) const {
+    E batch(std::span<const std::int64_t> rows, std::int64_t epoch) const {
+      const detail::SampleGuard of_epoch({.epoch = epoch});
       return collate ? collate(dataset->get_each(rows)) : dataset->get_batch(rows);
     }
   };
@@ -154,17 +176,27 @@ class DataLoader<E>::Iterator {
   }
   void operator++(int) { ++*this; }
   friend bool operator==(const Iterator& iterator, std::default_sentinel_t) {
-    return iterator.number_ >= iterator.plan_->size();
+    return iterator.stream_ ? !iterator.batch_ : iterator.number_ >= iterator.plan_->size();
   }
 
  private:
   friend class DataLoader;
-  Iterator(std::shared_ptr<const Source> source, std::shared_ptr<const BatchPlan> plan,
+  Iterator(const std::shared_ptr<const Source>& source, std::int64_t epoch,
+           const detail::LoaderPlan::Settings& settings, std::int64_t skipped)
+      : stream_(new detail::StreamedBatches<E>(*source->stream, epoch, {source, &source->collate},
+                                               {.batch_size = settings.batch_size,
+                                                .workers = settings.num_workers,
+                                                .ahead = settings.ahead(),
+                                                .drop_last = settings.drop_last})) {
+    while (skipped-- > 0 && stream_->next()) continue;
+    fetch();
+  }
+  Iterator(std::shared_ptr<const Source> source, std::shared_ptr<const BatchPlan> plan, std::int64_t epoch,
            const detail::LoaderPlan::Settings& settings, std::int64_t first)
-      : source_(std::move(source)), plan_(std::move(plan)), number_(first) {
+      : source_(std::move(source)), plan_(std::move(plan)), epoch_(epoch), number_(first) {
     if (settings.num_workers > 0 && first < plan_->size()) {
-      const auto make_batch = [source = source_, plan = plan_](std::int64_t number) {
-        return std::make_shared<E>(source->batch((*plan)[number]));
+      const auto make_batch = [source = source_, plan = plan_, epoch](std::int64_t number) {
+        return std::make_shared<E>(source->batch((*plan)[number], epoch));
       };
       workers_ =
           std::make_unique<Prefetcher>(static_cast<int>(settings.num_workers), settings.num_workers * settings.ahead(),
@@ -175,17 +207,22 @@ class DataLoader<E>::Iterator {
 
   void fetch() {
     batch_.reset();  // first, so that the next batch can reuse the memory
+    if (stream_) {
+      if (const std::shared_ptr<E> batch = stream_->next()) batch_.emplace(std::move(*batch));
+      return;
+    }
     if (number_ >= plan_->size()) return;
     if (workers_)
       batch_.emplace(std::move(*static_cast<E*>(workers_->next().get())));
     else
-      batch_.emplace(source_->batch((*plan_)[number_]));
+      batch_.emplace(source_->batch((*plan_)[number_], epoch_));
   }
 
   std::shared_ptr<const Source> source_;
   std::shared_ptr<const BatchPlan> plan_;
-  std::int64_t number_;
+  std::int64_t epoch_ = 0, number_ = 0;
   std::optional<E> batch_;
+  std::unique_ptr<detail::StreamedBatches<E>> stream_;  // of an iterable data set
   std::unique_ptr<Prefetcher> workers_;
 };
 

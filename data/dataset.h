@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lockstep/data/collate.h"
+#include "lockstep/data/sample_context.h"
 #include "lockstep/tensor/tensor.h"
 
 namespace lockstep::data {
@@ -48,7 +49,10 @@ class BasicDataset {
   std::vector<E> get_each(std::span<const std::int64_t> rows) const {
     std::vector<E> examples;
     examples.reserve(rows.size());
-    for (const std::int64_t row : rows) examples.push_back(get(row));
+    for (const std::int64_t row : rows) {
+      const detail::SampleGuard sample({.epoch = detail::sample_context().epoch, .index = row});
+      examples.push_back(get(row));
+    }
     return examples;
   }
 };

@@ -3,6 +3,7 @@
 #include "lockstep/autograd/checkpoint.h"
 #include "lockstep/autograd/ops/functions.h"
 #include "lockstep/base/check_internal.h"
+#include "lockstep/nn/layers/batch_norm_internal.h"
 #include "lockstep/nn/layers/layer_parts_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
 
@@ -51,11 +52,45 @@ BatchNorm::BatchNorm(std::int64_t features, const BatchNormOptions& options)
 
 Tensor BatchNorm::normalised(const Tensor& x) const {
   const bool tracks = options_.track_running_stats, updates = tracks && is_training();
+  Tensor mean = running_mean, var = running_var, forwards = num_batches_tracked, counted = forwards;
+  if (const Tensor& update = update_; updates && update.defined()) {
+    mean = update.narrow(0, 0, features_);
+    var = update.narrow(0, features_, features_);
+    forwards = update.narrow(0, 2 * features_, x.numel() > 0 ? 2 : 1);
+    counted = update.narrow(0, 2 * features_ + 1, 1);
+  }
   double momentum = options_.momentum.value_or(0);
-  if (updates && !options_.momentum) momentum = 1 / (num_batches_tracked->item<double>() + 1);
-  Tensor y = batch_norm(x, weight, bias, running_mean, running_var, updates || !tracks, momentum, options_.eps);
-  if (updates && !autograd::is_recomputing()) num_batches_tracked->add_(1);
+  if (updates && !options_.momentum) momentum = 1 / (counted.item<double>() + 1);
+  const Tensor y = shared_ && is_training()
+                       ? shared_->normalise(x, weight, bias, mean, var, momentum, options_.eps)
+                       : batch_norm(x, weight, bias, mean, var, updates || !tracks, momentum, options_.eps);
+  if (updates && !autograd::is_recomputing()) forwards.add_(1);
   return y;
+}
+
+// With a fixed momentum m, k forwards take the running statistics r to (1 - m)^k r + update; without, n earlier ones
+// and k of this micro-batch have the mean (n r + k update) / (n + k).
+void BatchNormAccess::apply(const BatchNorm& layer, const Tensor& update) {
+  const std::int64_t features = layer.features_;
+  const auto forwards = update[2 * features].item<std::int64_t>(),
+             counted = update[2 * features + 1].item<std::int64_t>();
+  if (forwards == 0) return;
+  double kept = 1, added = 1;
+  if (const std::optional<double>& momentum = layer.options_.momentum) {
+    for (std::int64_t i = 0; i < counted; ++i) kept *= 1 - *momentum;
+  } else {
+    added = static_cast<double>(counted) /
+            static_cast<double>(layer.num_batches_tracked.master().item<std::int64_t>() + forwards);
+    kept = 1 - added;
+  }
+  const auto move = [&](const Tensor& running, std::int64_t first) {
+    const Tensor before = raw::to(raw::to(running, Device()), kFloat64);
+    running.copy_(before * kept + update.narrow(0, first, features) * added);
+  };
+  const NoGradGuard no_grad;
+  move(layer.running_mean.master(), 0);
+  move(layer.running_var.master(), features);
+  layer.num_batches_tracked.master().add_(forwards);
 }
 
 Tensor BatchNorm1d::forward(const Tensor& x) const {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <memory>
 #include <optional>
 
 #include "lockstep/nn/module.h"
@@ -60,7 +61,12 @@ struct BatchNormOptions {
   std::optional<double> momentum = 0.1;  ///< weight of a batch in the running statistics; nullopt: mean of all batches
   bool affine = true;                    ///< has weight and bias
   bool track_running_stats = true;       ///< false: no running statistics; eval mode uses those of the batch
+  /// The micro-batches of a training step that update the running statistics. false: the first one. true: all, one after
+  /// another, so that running statistics and num_batches_tracked are those of a loop over the micro-batches.
+  bool all_micro_batches = false;
 };
+
+class SharedStatistics;
 
 using BatchNorm1dOptions = BatchNormOptions;  ///< options of BatchNorm1d
 using BatchNorm2dOptions = BatchNormOptions;  ///< options of BatchNorm2d
@@ -72,7 +78,8 @@ using BatchNorm2dOptions = BatchNormOptions;  ///< options of BatchNorm2d
 /// unbiased variance). Without `.momentum`, the weight of the n-th batch is 1 / n, so that they become the mean over all
 /// batches. A batch without elements is counted, but does not change them. In eval mode mean and variance are the running
 /// statistics. Throws InvalidArgument for one value for each channel while training. Each micro-batch and each rank uses the
-/// statistics of its own samples; the running statistics of the first one are kept. (Ioffe and Szegedy, 2015)
+/// statistics of its own samples (parallel::SyncBatchNorm: those of all that run at the same time); the running statistics
+/// of the first one are kept, or with `.all_micro_batches` those of all. (Ioffe and Szegedy, 2015)
 class BatchNorm : public Module {
  public:
   Parameter& weight;  ///< (features), starts as 1; an undefined tensor if `.affine` is false
@@ -88,7 +95,10 @@ class BatchNorm : public Module {
   std::int64_t features_;                    ///< number of channels
 
  private:
+  friend class BatchNormAccess;
   BatchNormOptions options_;
+  Buffer update_{Tensor()};                         // of one micro-batch in a training step; not listed
+  std::shared_ptr<const SharedStatistics> shared_;  // null: the statistics of the batch
 };
 
 /// BatchNorm of vectors (n, features) and sequences (n, features, length).

@@ -92,7 +92,7 @@ void DataParallel::State::begin_run(int running) {
                  "DataParallel: cannot run inside checkpoint, which repeats the random numbers of one thread; call "
                  "checkpoint inside the module");
   require_runner_ranks("DataParallel", module, nullptr);
-  buffers.begin_step(running > 1);
+  buffers.begin_step(running);
   replicas.begin_run();
 }
 
@@ -111,6 +111,7 @@ std::vector<Tensor> DataParallel::State::enter(int replica, nn::ReplicaView& vie
   traffic->add(0, replica, Phase::kParameters, replicas.enter(replica, view, recording, leaves), begin);
   begin = TraceTime::now();
   if (replica > 0) traffic->add(0, replica, Phase::kBuffers, buffers.enter(view, replicas.device(replica)), begin);
+  buffers.enter_updates(replica, view, replicas.device(replica));
   return leaves;
 }
 
@@ -158,6 +159,7 @@ Tensor DataParallel::State::forward(const Batch& inputs, FunctionRef<Tensor(cons
     pass->end(r, output);
     outputs[static_cast<std::size_t>(r)] = fetch(output, r);
   });
+  buffers.apply_updates();
   return backwards.add(ForwardPass::record(std::move(pass), inputs, raw::cat(outputs, 0)));
 }
 
@@ -234,6 +236,7 @@ Tensor DataParallel::run(const Batch& batch, MicroBatchLoss loss_fn) {
   OnReplicas executor(state, /*recording=*/true);
   std::vector<Tensor> losses;
   MicroBatchStep(plan, batch, loss_fn, executor, losses).run();
+  state.buffers.apply_updates();
   state.add_gradients(executor.leaves(), scale);
   state.watchers.gradients_ready();
   const Tensor loss = state.mean_loss(losses, scale);
@@ -248,6 +251,7 @@ Tensor DataParallel::run_evaluation(const Batch& batch, MicroBatchLoss loss_fn) 
   OnReplicas executor(*state_, /*recording=*/false);
   std::vector<Tensor> losses;
   MicroBatchStep(plan, batch, loss_fn, executor, losses).run();
+  state_->buffers.apply_updates();
   return state_->mean_loss(losses, scale);
 }
 

@@ -86,13 +86,13 @@ void DistributedDataParallel::State::prepare() {
 
 // The other ranks wait in the layers that they share with this one, or in the backward.
 Tensor DistributedDataParallel::State::forward(FunctionRef<Tensor()> run_module) {
+  const bool is_reduced = autograd::grad_mode() && local_depth == 0;
   const auto call = [&] {
     prepare();
     if (autograd::grad_mode()) watch_step(/*is_of_user=*/true);
     const random::MicroBatchGuard micro_batch(group->rank());
-    return backwards.add(run_module());
+    return backwards.add(is_reduced ? micro_batches.buffers().call(run_module) : run_module());
   };
-  const bool is_reduced = autograd::grad_mode() && local_depth == 0;
   return is_alone() && !is_reduced ? call() : run_or_end(mode, *this, call);
 }
 

@@ -135,7 +135,8 @@ Tensor ShardedDataParallel::State::begin_call(FunctionRef<Tensor()> run_module) 
   }
   LOCKSTEP_CHECK(open->is_in_forward(), "ShardedDataParallel: operator() inside backward");
   const random::MicroBatchGuard micro_batch(group->rank());
-  const Tensor y = backwards.add(run_module());
+  const bool is_reduced = autograd::grad_mode() && local_depth == 0;
+  const Tensor y = backwards.add(is_reduced ? micro_batches.buffers().call(run_module) : run_module());
   gathers->end_forward();
   if (gathers->are_direct())
     group->barrier();  // without a backward nothing else keeps ranks from stepping their shards

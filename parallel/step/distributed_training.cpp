@@ -7,6 +7,7 @@
 #include "lockstep/autograd/history_internal.h"
 #include "lockstep/base/check_internal.h"
 #include "lockstep/base/finally_internal.h"
+#include "lockstep/nn/layers/batch_norm_internal.h"
 #include "lockstep/parallel/step/agreement_internal.h"
 #include "lockstep/parallel/step/model_check_internal.h"
 #include "lockstep/parallel/step/shared_runner_internal.h"
@@ -94,6 +95,7 @@ void DistributedTraining::run_micro_batches(const MicroBatchPlan& of_batch, cons
     return sum;
   };
   const std::int64_t runs_before = runs();
+  require_samples(of_batch.samples);
   begin_micro_batches();
   micro_batches.run(of_batch, group->rank() * micro_batches_per_rank, batch, loss_fn, losses, observer(), before_last,
                     after_chunk);
@@ -101,6 +103,18 @@ void DistributedTraining::run_micro_batches(const MicroBatchPlan& of_batch, cons
                  "{}: the loss function did not call the context-parallel module, so that attention had this rank's "
                  "keys alone; call module(x) and not module.forward(x)",
                  mode);
+}
+
+// The other ranks would wait for this rank's statistics.
+void DistributedTraining::require_samples(std::int64_t samples) {
+  if (samples > 0 || runner_groups(module, SharedRunner::Part::kBatch).empty()) return;
+  for (const nn::Module* const each : module.modules()) {
+    const auto* const layer = dynamic_cast<const nn::BatchNorm*>(each);
+    LOCKSTEP_CHECK(!layer || !layer->is_training() || !nn::BatchNormAccess::shared(*layer),
+                   "{}: rank {} has no samples in this step, and the SyncBatchNorm of the other ranks waits for its "
+                   "statistics\nGive each rank a sample, or call run(x) with no rows and loss.backward()",
+                   mode, group->rank());
+  }
 }
 
 // The backward of the last micro-batch fills the reducer. If the model is in stages, each chunk does after its last
@@ -164,7 +178,8 @@ void DistributedTraining::finish_step() {
   if (last.joined == group->size()) return;
   reduced();
   if (joining) joining->after_step(last.joined);
-  if (shares_buffers() && micro_batches.has_buffers()) share_buffers(joining ? joining->buffers_of() : 0);
+  micro_batches.buffers().apply_updates(group.get(), micro_batches_per_rank);
+  if (shares_buffers() && !micro_batches.buffers().empty()) share_buffers(joining ? joining->buffers_of() : 0);
   end_step();
 }
 
@@ -180,7 +195,9 @@ Tensor DistributedTraining::run_local(const MicroBatchPlan& of_batch, const Batc
   return losses.empty() ? raw::full(Shape(), 0, {.dtype = kFloat32}) : combine_losses(losses, of_batch.scale());
 }
 
+// Running statistics are this rank's until the next step that is reduced, which shares those of one rank.
 void DistributedTraining::finish_local(const MicroBatchPlan& of_batch, AccumulatedGradients& own) {
+  micro_batches.buffers().apply_updates();
   if (of_batch.running() > 0) {
     micro_batches.take_gradients(of_batch.scale());
     own.add_back();
@@ -196,6 +213,7 @@ Tensor DistributedTraining::evaluate(const Batch& batch, MicroBatchLoss loss_fn)
     of_batch.evaluates = true;
     std::vector<Tensor> losses;
     run_micro_batches(of_batch, batch, loss_fn, losses, [] {});
+    micro_batches.buffers().apply_updates(group.get(), micro_batches_per_rank);
     const StepInputs of_step = inputs({.micro_batches = of_batch.running(),
                                        .samples = of_batch.samples,
                                        .loss = losses.empty() ? 0 : combine_losses(losses).item<double>()});
@@ -231,6 +249,7 @@ void DistributedTraining::end_failed_step(const std::exception& error) {
     if (std::ranges::find(waiting, of_runner) == waiting.end()) waiting.push_back(of_runner);
   }
   RunnerTraffic::close_step(module, &group->traffic());
+  micro_batches.buffers().drop_updates();
   failures_.tell(waiting, mode, error);
   abandon_step();
 }
@@ -241,6 +260,11 @@ void DistributedTraining::end_failed_step(const std::exception& error) {
 void DistributedTraining::join(FunctionRef<void()> body, const JoinOptions& options) {
   if (!options.enable) return body();
   LOCKSTEP_CHECK(!joining, "{}: join inside join of the same model", mode);
+  LOCKSTEP_CHECK(
+      runner_groups(module, SharedRunner::Part::kBatch).empty(),
+      "{}: join of a model with SyncBatchNorm, whose statistics need every rank in each step; give all ranks "
+      "the same number of batches (DistributedSampler)",
+      mode);
   LOCKSTEP_CHECK(local_depth == 0, "{}: join inside no_sync, where no step is synchronised", mode);
   const Finally leave([this] { joining.reset(); });
   run_or_end(mode, *this, [&] {

@@ -99,6 +99,7 @@ class DistributedTraining {
   void run_micro_batches(const MicroBatchPlan& plan, const Batch& batch, MicroBatchLoss loss_fn,
                          std::vector<Tensor>& losses, FunctionRef<void()> before_last,
                          FunctionRef<void(int chunk)> after_chunk = kNothingAfterChunk);
+  void require_samples(std::int64_t samples);
   void complete(std::size_t parameter, autograd::Run& run);
   void shadow();
   void check_first_gradients();

@@ -75,6 +75,7 @@ Tensor LocalTraining::run_step(const Batch& batch, MicroBatchLoss loss_fn) {
   std::vector<Tensor> losses;
   NoObserver none;
   micro_batches_.run(plan, 0, batch, loss_fn, losses, none, [] {});
+  micro_batches_.buffers().apply_updates();
   micro_batches_.take_gradients(scale);
   if (!std::exchange(has_checked_gradients_, true))
     check_same_whole_gradients(mode_, module_, whole_parameters(module_));
@@ -93,6 +94,7 @@ Tensor LocalTraining::evaluate(const Batch& batch, MicroBatchLoss loss_fn) {
     std::vector<Tensor> losses;
     NoObserver none;
     micro_batches_.run(plan, 0, batch, loss_fn, losses, none, [] {});
+    micro_batches_.buffers().apply_updates();
     return combine_losses(losses, scale);
   });
 }

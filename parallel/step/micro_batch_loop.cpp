@@ -3,19 +3,22 @@
 #include <algorithm>
 
 #include "lockstep/base/check_internal.h"
+#include "lockstep/parallel/step/replica_exchange_internal.h"
 #include "lockstep/tensor/random/random.h"
 
 namespace lockstep::parallel {
 // While it lives, random numbers and buffers are those of micro-batch s.
 struct InTurn::Entered {
   Entered(InTurn& in, int s)
-      : micro_batch(in.first_ + s), view(in.view(s) ? &*in.view(s) : nn::current_replica_view()) {}
+      : micro_batch(in.first_ + s), running({.in_turn = in.running()}),
+        view(in.view(s) ? &*in.view(s) : nn::current_replica_view()) {}
   random::MicroBatchGuard micro_batch;
+  RunningGuard running;
   nn::ReplicaViewGuard view;
 };
 
 void InTurn::begin(int running) {
-  buffers_.begin_step(running > 1);
+  buffers_.begin_step(running);
   views_.resize(static_cast<std::size_t>(running));
 }
 
@@ -25,7 +28,11 @@ void InTurn::for_each(int running, FunctionRef<void(int s)> body) {
 }
 
 Tensor InTurn::forward(int s, int chunk, FunctionRef<Tensor()> body) {
-  if (s > 0 && !buffers_.empty() && !view(s)) buffers_.enter(view(s).emplace());
+  if (!view(s) && (s > 0 ? !buffers_.empty() : buffers_.has_updates())) {
+    view(s).emplace();
+    if (s > 0) buffers_.enter(*view(s));
+    buffers_.enter_updates(s, *view(s));
+  }
   const Entered entered(*this, s);
   observer_.begin_forward({s, chunk});
   Tensor result = body();

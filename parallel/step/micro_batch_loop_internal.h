@@ -110,7 +110,7 @@ class InTurn final : public MicroBatchExecutor {
   MicroBatchObserver& observer_;
   FunctionRef<void()> before_last_;
   FunctionRef<void(int)> after_chunk_;
-  std::vector<std::optional<nn::ReplicaView>> views_;  // by micro-batch: its buffers, if it has begun and has its own
+  std::vector<std::optional<nn::ReplicaView>> views_;  // by micro-batch: its buffers, if it has begun and has own
 };
 
 // The micro-batches of a module in turn, step after step, with gradients summed in canonical order.
@@ -124,7 +124,7 @@ class MicroBatchesInTurn {
   bool is_current() const { return trained_.is_current(); }
   bool update();
   GradientSets& sets() { return sets_; }
-  bool has_buffers() const { return !buffers_.empty(); }
+  MicroBatchBuffers& buffers() { return buffers_; }
   // The positions of a chunk's parameters, last to first, without those that several modules of the chain share: their
   // sums are complete at the end of the step.
   const std::vector<std::size_t>& parameters_of(int chunk) const { return of_chunks_[static_cast<std::size_t>(chunk)]; }

@@ -142,9 +142,28 @@ void RunnerTraffic::close_step(nn::Module& module, TrafficStats* own) {
   for (TrafficStats* const each : all_counters(module, own)) each->close_step();
 }
 
+namespace {
+
+// Each runner has the ranks of `group`.
+void require_batch_ranks(const char* mode, nn::Module& module, const ProcessGroup* group) {
+  for (const auto& runner : shared_runners(module)) {
+    if (runner->part != SharedRunner::Part::kBatch) continue;
+    const std::vector<int> own = runner->group ? global_ranks(*runner->group) : std::vector<int>(),
+                           all = group && group->size() > 1 ? global_ranks(*group) : std::vector<int>();
+    LOCKSTEP_CHECK(
+        own == all,
+        "{}: the group of a SyncBatchNorm has the ranks [{}], and the mode's [{}] (empty: this process alone); "
+        "pass the mode's group to SyncBatchNorm, or in one process null",
+        mode, fmt::join(own, ", "), fmt::join(all, ", "));
+  }
+}
+
+}  // namespace
+
 void require_runner_ranks(const char* mode, nn::Module& module, const ProcessGroup* group) {
   for (const ProcessGroup* blocks : runner_groups(module, SharedRunner::Part::kSequence))
     require_sequence_ranks(mode, *blocks, group);
+  require_batch_ranks(mode, module, group);
   const std::vector<ProcessGroup*> of_slices = runner_groups(module, SharedRunner::Part::kModel);
   require_one_model_group(mode, of_slices);
   for (const ProcessGroup* slices : of_slices) require_model_ranks(mode, "tensor-parallel", "slices", *slices, group);

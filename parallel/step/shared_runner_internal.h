@@ -15,7 +15,8 @@ namespace lockstep::parallel {
 
 class SharedRunner : public nn::ModuleRunner {
  public:
-  enum class Part : std::uint8_t { kSequence, kModel, kStages };  // of which each rank has a part: kModel, slices
+  // Of which each rank has a part: kModel, slices; kBatch, statistics over the micro-batches that run at the same time.
+  enum class Part : std::uint8_t { kSequence, kModel, kStages, kBatch };
   // A null group stands for this process alone.
   SharedRunner(Part part, std::shared_ptr<ProcessGroup> group, std::shared_ptr<ProcessGroup> mesh = nullptr)
       : part(part), group(std::move(group)), mesh(std::move(mesh)) {}
@@ -69,7 +70,7 @@ class RunnerTraffic {
 //
 // It has all ranks that share a sequence, since each has a part of the gradients, at equal distances and in their order:
 // then a rank's micro-batches have numbers that depend on its sequence block and its place among the others, and not on
-// the mesh. And it has one of the ranks that share a model, since the others have other parameters. All parts of a model
+// the mesh. It has the ranks of batch statistics. And it has one of the ranks that share a model, since the others have other parameters. All parts of a model
 // are shared by the same ranks.
 void require_runner_ranks(const char* mode, nn::Module& module, const ProcessGroup* group);
 

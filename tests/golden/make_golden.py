@@ -25,6 +25,7 @@ import golden_optim
 import golden_options
 import golden_samplers
 import golden_tensor_ops
+import golden_transforms
 from golden_io import save
 
 
@@ -40,7 +41,7 @@ def main():
               "attention": golden_attention.attention, "gpt": golden_gpt.gpt,
               "gpt_training": golden_gpt_training.gpt_training, "half": golden_half.half,
               "tensor_ops": golden_tensor_ops.tensor_ops,
-              "breadth": golden_breadth.breadth}
+              "breadth": golden_breadth.breadth, "transforms": golden_transforms.transforms}
     for name, make in themes.items():
         tensors, notes = make()
         save(folder / f"{name}.safetensors", tensors, notes)

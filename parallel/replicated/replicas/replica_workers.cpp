@@ -1,7 +1,9 @@
 #include "lockstep/parallel/replicated/replicas/replica_workers_internal.h"
 
 #include "lockstep/base/check_internal.h"
+#include "lockstep/base/finally_internal.h"
 #include "lockstep/base/trace.h"
+#include "lockstep/parallel/step/replica_exchange_internal.h"
 
 namespace lockstep::parallel {
 namespace {
@@ -47,16 +49,25 @@ bool ReplicaWorkers::run(FunctionRef<void(int replica)> body, std::span<std::exc
 
 void run_replicas(ReplicaWorkers* workers, std::span<const Device> devices, FunctionRef<void(int replica)> body) {
   std::vector<std::exception_ptr> errors(devices.size());
+  ReplicaExchange exchange(devices.size());
+  RunningMicroBatches running{.exchange = &exchange};
   const auto traced = [&](int r) {
     const TraceTime begin = TraceTime::now();
+    const RunningGuard guard({.in_turn = running.in_turn, .exchange = running.exchange, .replica = r});
+    const Finally leave([&, before = std::uncaught_exceptions()] {
+      exchange.leave(r, /*failed=*/std::uncaught_exceptions() > before);
+    });
     body(r);
     trace_event(TraceKind::kReplica, "replica", begin, {.id = r});
   };
   if (!workers || !workers->run(traced, errors)) {
+    running = {.in_turn = static_cast<int>(devices.size())};
     for (std::size_t r = 0; r < devices.size(); ++r) errors[r] = run_here(traced, static_cast<int>(r));
   }
-  for (std::size_t r = 0; r < errors.size(); ++r) {
-    if (errors[r]) rethrow(errors[r], r, devices[r]);
+  // Its exception may be the reason of the others.
+  if (const int r = exchange.first_failed(); r >= 0) {
+    const auto first = static_cast<std::size_t>(r);
+    rethrow(errors[first], first, devices[first]);
   }
 }
 

@@ -43,6 +43,13 @@ const std::map<std::string, Predicate>& promises() {
       {"frozen parameters", [](const Case& of) { return has(of, Block::kFrozen) || has(of, Block::kHalfFrozen); }},
       {"unused parameters", [](const Case& of) { return has(of, Block::kUnused); }},
       {"BatchNorm, whose buffers change", [](const Case& of) { return has(of, Block::kBatchNorm); }},
+      {"BatchNorm with `.all_micro_batches`",
+       [](const Case& of) {
+         for (std::size_t i = 1; i < of.blocks.size(); i += 2) {
+           if (of.blocks[i] == Block::kBatchNorm) return true;
+         }
+         return false;
+       }},
       {"clipping by the norm", [](const Case& of) { return of.update == Update::kClippedAdam; }},
       {"f64", [](const Case& of) { return of.precision == Precision::kF64; }},
       {"`par::save_checkpoint` and `par::load_checkpoint`",

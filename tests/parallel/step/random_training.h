@@ -23,7 +23,7 @@ inline ls::Device device_of(const Case& of) { return of.place == Place::kHost ? 
 
 // (rows, kWidth) -> (rows, kWidth). Most of its parameters are in a module of its own, so that units can be nested.
 struct RandomBlock : nn::Module {
-  explicit RandomBlock(Block kind) : kind(kind) {
+  RandomBlock(Block kind, std::size_t index) : kind(kind) {
     if (kind == Block::kConv) {
       conv = &add("inner", nn::Conv1d(2, 2, 3, {.padding = 1}));
     } else if (kind == Block::kLstm) {
@@ -35,7 +35,9 @@ struct RandomBlock : nn::Module {
       linear = &add("inner", nn::Linear(kWidth, out, {.bias = kind != Block::kPlain}));
     }
     if (kind == Block::kNormed) norm = &add<nn::LayerNorm>("norm", kWidth);
-    if (kind == Block::kBatchNorm) batch_norm = &add<nn::BatchNorm1d>("norm", kWidth);
+    if (kind == Block::kBatchNorm)
+      batch_norm = &add<nn::BatchNorm1d>("norm", kWidth, nn::BatchNormOptions{.all_micro_batches = index % 2 == 1});
+    updates_all = batch_norm && index % 2 == 1;
     if (kind == Block::kUnused) add_parameter("unused", ls::full({3}, 0.5));
     if (kind == Block::kFrozen) linear->weight->requires_grad_(false);
     if (kind == Block::kFrozen || kind == Block::kHalfFrozen) linear->bias->requires_grad_(false);
@@ -62,13 +64,14 @@ struct RandomBlock : nn::Module {
   nn::Embedding* embedding = nullptr;
   nn::LayerNorm* norm = nullptr;
   nn::BatchNorm1d* batch_norm = nullptr;
+  bool updates_all = false;  // every micro-batch updates the buffers
   std::vector<const nn::Parameter*> vectors;
   const nn::Parameter* tied = nullptr;  // (kWidth, kWidth), also of another module
 };
 
 struct Model : nn::Module {
   explicit Model(const Case& of) : of(of) {
-    for (const Block block : of.blocks) blocks.push_back(RandomBlock(block));
+    for (const Block block : of.blocks) blocks.push_back(RandomBlock(block, blocks.size()));
     if (of.sharing == Sharing::kTied) block(of.chosen).tied = &block(of.chosen).add_parameter("tied", in.weight);
     if (of.sharing == Sharing::kBorrowed) block(of.chosen).tied = &square_weight();
     set_values();
@@ -222,6 +225,8 @@ class Alone {
     std::vector<std::vector<ls::Tensor>> terms(parameters.size());
     std::vector<ls::Tensor> losses, buffers, kept;
     for (const nn::Buffer& buffer : model_.buffers()) buffers.push_back(copy_of(*buffer));
+    std::vector<std::array<ls::Tensor, 3>> updated = updated_buffers();
+    for (std::array<ls::Tensor, 3>& each : updated) each = {copy_of(each[0]), copy_of(each[1]), copy_of(each[2])};
     std::int64_t samples = 0;
     int running = 0;
     const bool is_weighted = of_.weighting == Weighting::kSamples;
@@ -233,12 +238,17 @@ class Alone {
       ++running;
       samples += count;
       set_buffers(buffers);
+      for (const std::array<ls::Tensor, 3>& each : updated_buffers()) {
+        for (const ls::Tensor& buffer : each) buffer.zero_();
+      }
       model_.zero_grad();
       losses.back() = backward(step, s, count, weight);
       for (std::size_t p = 0; p < parameters.size(); ++p) terms[p].back() = copy_of(parameters[p]->grad());
       if (kept.empty() && (s < of_.per_rank() || of_.joins())) kept = buffers_now();
+      update(updated);
     }
     set_buffers(kept.empty() ? buffers : kept);
+    set_updated(updated);
     const auto all = static_cast<double>(rows.size());
     const double first = is_weighted ? 1.0 / static_cast<double>(samples) : 1 / all;
     const double second = is_weighted || of_.samples == Samples::kJoinDivided ? 1 : all / running;
@@ -270,6 +280,33 @@ class Alone {
     std::vector<ls::Tensor> values;
     for (const nn::Buffer& buffer : model_.buffers()) values.push_back(copy_of(*buffer));
     return values;
+  }
+  // Running mean, running variance and number of forwards of the layers that every micro-batch updates.
+  std::vector<std::array<ls::Tensor, 3>> updated_buffers() const {
+    std::vector<std::array<ls::Tensor, 3>> found;
+    for (std::size_t i = 0; i < of_.blocks.size(); ++i) {
+      if (const RandomBlock& block = model_.block(i); block.updates_all)
+        found.push_back(
+            {*block.batch_norm->running_mean, *block.batch_norm->running_var, *block.batch_norm->num_batches_tracked});
+    }
+    return found;
+  }
+  // Adds the updates of a micro-batch, which began with buffers of zeros.
+  void update(std::vector<std::array<ls::Tensor, 3>>& updated) const {
+    const std::vector<std::array<ls::Tensor, 3>> now = updated_buffers();
+    for (std::size_t l = 0; l < now.size(); ++l) {
+      double kept = 1;
+      for (std::int64_t i = now[l][2].item<std::int64_t>(); i > 0; --i) kept *= 1 - 0.1;
+      for (const std::size_t b : {0U, 1U})
+        updated[l][b].copy_(updated[l][b].to(ls::kFloat64) * kept + now[l][b].to(ls::kFloat64));
+      updated[l][2].add_(now[l][2]);
+    }
+  }
+  void set_updated(const std::vector<std::array<ls::Tensor, 3>>& updated) {
+    const std::vector<std::array<ls::Tensor, 3>> now = updated_buffers();
+    for (std::size_t l = 0; l < now.size(); ++l) {
+      for (const std::size_t b : {0U, 1U, 2U}) now[l][b].copy_(updated[l][b]);
+    }
   }
   void set_buffers(const std::vector<ls::Tensor>& values) {
     std::size_t at = 0;

@@ -1,0 +1,54 @@
+// Which micro-batches of a step run at the same time as the calling thread's, and how the replicas of one process exchange
+// tensors. Not installed.
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+#include <vector>
+
+#include "lockstep/tensor/tensor.h"
+
+namespace lockstep::parallel {
+
+// Exchanges tensors between the replicas of a DataParallel.
+class ReplicaExchange {
+ public:
+  explicit ReplicaExchange(std::size_t replicas) : given_(replicas) {}
+  int size() const { return static_cast<int>(given_.size()); }
+  // Returns every replica's tensor, in order. Each replica's thread calls this equally often. Throws Error, naming `op`, if
+  // another replica has ended, and then no replica can.
+  std::vector<Tensor> all_gather(const char* op, int replica, const Tensor& own);
+  // The replica has ended, by an exception if it `failed`.
+  void leave(int replica, bool failed);
+  int first_failed() const { return first_failed_; }  // -1: none
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Tensor> given_, gathered_;
+  std::size_t arrived_ = 0;
+  std::int64_t rounds_ = 0;
+  int left_ = -1, first_failed_ = -1;  // replicas
+};
+
+struct RunningMicroBatches {
+  int in_turn = 1;                      // that this thread runs one after another in a step
+  ReplicaExchange* exchange = nullptr;  // of a DataParallel whose replicas run at the same time; null: there is none
+  int replica = 0;
+};
+// Those of the calling thread.
+const RunningMicroBatches& running_micro_batches();
+
+// Sets them while it exists.
+class RunningGuard {
+ public:
+  explicit RunningGuard(const RunningMicroBatches& running);
+  ~RunningGuard();
+  RunningGuard(const RunningGuard&) = delete;
+  RunningGuard& operator=(const RunningGuard&) = delete;
+
+ private:
+  RunningMicroBatches before_;
+};
+
+}  // namespace lockstep::parallel
