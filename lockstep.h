@@ -11,6 +11,7 @@
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/ops/creation.h"
 #include "lockstep/autograd/ops/functions.h"
+#include "lockstep/autograd/ops/linalg.h"
 #include "lockstep/base/threads.h"
 #include "lockstep/base/trace.h"
 #include "lockstep/base/warning.h"
