@@ -12,6 +12,7 @@
 #include "lockstep/autograd/ops/creation.h"
 #include "lockstep/autograd/ops/functions.h"
 #include "lockstep/autograd/ops/linalg.h"
+#include "lockstep/autograd/ops/statistics.h"
 #include "lockstep/base/threads.h"
 #include "lockstep/base/trace.h"
 #include "lockstep/base/warning.h"
