@@ -29,6 +29,10 @@ Tensor values(const Initial& rule, std::int64_t first, const Shape& shape, const
     out = raw::full(shape, rule.a, options);
   } else if (rule.kind == Initial::kUniform) {
     out = raw::uniform_at(rule.position, first, shape, rule.a, rule.b, options);
+  } else if (rule.kind == Initial::kTruncatedNormal) {
+    out = truncated_normal(rule, first, shape, options);
+  } else if (rule.kind == Initial::kOrthogonal) {
+    out = orthogonal(rule, first, shape, options);
   } else {
     out = raw::normal_at(rule.position, first, shape, options);
     if (rule.b != 1) out.mul_(rule.b);

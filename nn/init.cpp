@@ -48,6 +48,16 @@ const Tensor& normal_(const Tensor& x, double mean, double std) {
   return x;
 }
 
+const Tensor& trunc_normal_(const Tensor& x, double mean, double std, double a, double b) {
+  const auto below = [&](double value) { return std::erfc((mean - value) / std / std::sqrt(2.0)) / 2; };
+  LOCKSTEP_CHECK(std > 0 && a < b && below(b) > below(a),
+                 "trunc_normal_: N({}, {}^2) in [{}, {}]; expected a positive standard deviation, and an interval of "
+                 "positive probability",
+                 mean, std, a, b);
+  initialise(x, {.kind = Initial::kTruncatedNormal, .a = mean, .b = std, .low = a, .high = b});
+  return x;
+}
+
 const Tensor& xavier_uniform_(const Tensor& x, double gain) {
   const Fans fan = fans("xavier_uniform_", x);
   const double bound = gain * std::sqrt(6.0 / (fan.in + fan.out));
@@ -83,6 +93,14 @@ const Tensor& kaiming_uniform_(const Tensor& x, const KaimingOptions& options) {
 
 const Tensor& kaiming_normal_(const Tensor& x, const KaimingOptions& options) {
   return normal_(x, 0.0, kaiming_std("kaiming_normal_", x, options));
+}
+
+const Tensor& orthogonal_(const Tensor& x, double gain) {
+  LOCKSTEP_CHECK(x.dim() >= 2 && x.is_floating_point(),
+                 "orthogonal_: needs two or more dimensions, and floating point; x is {}", describe(x));
+  const std::int64_t rows = x.size(0), columns = rows > 0 ? x.numel() / rows : 0;
+  initialise(x, {.kind = Initial::kOrthogonal, .a = gain, .rows = rows, .columns = columns});
+  return x;
 }
 
 }  // namespace lockstep::nn::init

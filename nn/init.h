@@ -19,6 +19,10 @@ const Tensor& constant_(const Tensor& x, double value);                        /
 const Tensor& uniform_(const Tensor& x, double low = 0.0, double high = 1.0);  ///< U(low, high)
 const Tensor& normal_(const Tensor& x, double mean = 0.0, double std = 1.0);   ///< N(mean, std^2)
 
+/// N(mean, std^2) given that the value lies in [a, b]. Throws InvalidArgument unless a < b, std > 0, and the interval has
+/// a positive probability in f64.
+const Tensor& trunc_normal_(const Tensor& x, double mean = 0.0, double std = 1.0, double a = -2.0, double b = 2.0);
+
 /// U(-b, b) with b = gain sqrt(6 / (fan_in + fan_out)), or N(0, gain^2 2 / (fan_in + fan_out)). (Glorot and Bengio, 2010)
 const Tensor& xavier_uniform_(const Tensor& x, double gain = 1.0);
 const Tensor& xavier_normal_(const Tensor& x, double gain = 1.0);  ///< the normal distribution
@@ -43,5 +47,10 @@ struct KaimingOptions {
 /// 2015)
 const Tensor& kaiming_uniform_(const Tensor& x, const KaimingOptions& options = {});
 const Tensor& kaiming_normal_(const Tensor& x, const KaimingOptions& options = {});  ///< the normal distribution
+
+/// A random matrix with orthonormal columns, or rows if it has fewer rows than columns, times gain: the Q of a QR
+/// decomposition of N(0, 1), with the signs of R's diagonal. Further dimensions count as columns. Throws InvalidArgument
+/// for fewer than two dimensions. Each call for a part of a deferred parameter computes the whole matrix. (Saxe et al., 2013)
+const Tensor& orthogonal_(const Tensor& x, double gain = 1.0);
 
 }  // namespace lockstep::nn::init

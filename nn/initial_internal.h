@@ -9,10 +9,12 @@ namespace lockstep::nn {
 
 // The rule for a parameter's values. Initialisations with random values are numbered in order (tensor/random/random.h).
 struct Initial {
-  enum Kind : std::uint8_t { kConstant, kUniform, kNormal } kind;
-  double a = 0, b = 0;                        // the constant; low and high; mean and standard deviation
+  enum Kind : std::uint8_t { kConstant, kUniform, kNormal, kTruncatedNormal, kOrthogonal } kind;
+  double a = 0, b = 0;                        // the constant; low and high; mean and standard deviation; the gain
   random::Position position{};                // of random values; set by initial() and initialise()
   std::int64_t zero_begin = 0, zero_end = 0;  // elements of the flattened tensor that are 0 instead
+  double low = 0, high = 0;                   // of a truncated distribution
+  std::int64_t rows = 0, columns = 0;         // of an orthogonal matrix
 };
 
 // A new parameter, f32 on the CPU, or deferred.
@@ -22,6 +24,10 @@ inline Tensor initial_ones(const Shape& shape) { return initial(shape, {.kind = 
 inline Tensor initial_uniform(const Shape& shape, double low, double high) {
   return initial(shape, {.kind = Initial::kUniform, .a = low, .b = high});
 }
+
+// Elements `first`, first + 1, ... in `shape` of a random tensor with the rule kTruncatedNormal or kOrthogonal.
+Tensor truncated_normal(const Initial& rule, std::int64_t first, const Shape& shape, const TensorOptions& options);
+Tensor orthogonal(const Initial& rule, std::int64_t first, const Shape& shape, const TensorOptions& options);
 
 // Fills `x` by the rule or, if `x` is deferred, replaces its rule.
 void initialise(const Tensor& x, const Initial& rule);

@@ -45,14 +45,14 @@ void Optimizer::add_group(const std::vector<nn::Parameter>& parameters, std::vec
 
 void Optimizer::require_parameters() const { LOCKSTEP_CHECK(!slots_.empty(), "{}: no parameters were given", type()); }
 
-void Optimizer::fit(Tensor& buffer, const Tensor& parameter) {
+void Optimizer::fit(Tensor& buffer, const Tensor& parameter, const Shape& shape) {
   const TensorImpl& p = parameter.impl();
   if (!buffer.defined()) {
     LOCKSTEP_CHECK(!capture::is_active(parameter.device()),
                    "optimizer: the state of {} would be created during CUDA graph capture, and again in every replay; "
                    "call step() once before the capture",
                    describe(parameter));
-    buffer = raw::zeros(p.shape, parameter.options());
+    buffer = raw::zeros(shape, parameter.options());
   } else if (buffer.impl().dtype != p.dtype || buffer.device() != p.storage->device()) {
     buffer = raw::to(raw::to(buffer, p.dtype), p.storage->device());
   }

@@ -140,9 +140,10 @@ class Optimizer {
   /// The options of a group, in the order of Layout::options.
   std::span<const double> options(std::size_t group) const { return groups_[group].options; }
   const char* type() const { return layout_.type; }  ///< see Layout
-  /// Initialises `buffer` with zeros like the parameter, or converts it after the parameter changed its device or
-  /// dtype.
-  static void fit(Tensor& buffer, const Tensor& parameter);
+  /// Initialises `buffer` with zeros like the parameter, or of another shape, or converts it after the parameter changed its
+  /// device or dtype.
+  static void fit(Tensor& buffer, const Tensor& parameter) { fit(buffer, parameter, parameter.shape()); }
+  static void fit(Tensor& buffer, const Tensor& parameter, const Shape& shape);
   /// step() of the optimizers of the library (step_internal.h): calls `run(list, numbers_of(options, stage))` for lists of
   /// parameters of one group, stage, dtype and device. `stage_of(slot)` creates the state of a parameter and returns the
   /// number, besides its options, on which its update depends. Increments Slot::steps.
@@ -170,6 +171,8 @@ class Optimizer {
 
   // Throws InvalidArgument for options of a group that are out of range.
   virtual void check_options(std::span<const double> options) const = 0;
+  // The shape of a parameter's state Slot::buffers[buffer].
+  virtual Shape buffer_shape(const Tensor& parameter, std::size_t) const { return parameter.shape(); }
   // State that does not belong to one parameter. `labels` are the names or indices of the parameters in keys; the state
   // is saved with the first. Calling the result of prepare_common loads the state and cannot fail.
   virtual void save_common(StateDict&, const std::vector<std::string>&) const {}

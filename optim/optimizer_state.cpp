@@ -29,11 +29,11 @@ std::vector<std::int64_t> indices(std::size_t first, std::size_t count) {
   return result;
 }
 
-// A copy of a saved buffer with the parameter's dtype and device.
-Tensor read_buffer(const StateReader& reader, const std::string& key, const Tensor& parameter) {
+// A copy of a saved buffer, whose shape has to be `shape`, with the parameter's dtype and device.
+Tensor read_buffer(const StateReader& reader, const std::string& key, const Tensor& parameter, const Shape& shape) {
   const Tensor& saved = reader.at(key);
-  LOCKSTEP_CHECK(saved.shape() == parameter.shape() && saved.is_floating_point(),
-                 "load_state_dict: {} is {}, its parameter is {}", key, describe(saved), describe(parameter));
+  LOCKSTEP_CHECK(saved.shape() == shape && saved.is_floating_point(), "load_state_dict: {} is {}, its parameter is {}",
+                 key, describe(saved), describe(parameter));
   return raw::to(raw::clone(raw::to(saved, parameter.dtype())), parameter.device());
 }
 
@@ -126,7 +126,7 @@ StateDict Optimizer::shared_state(const NamedParameters& names) const {
                                                                             static_cast<std::int64_t>(i)}));
     else
       labels[i] = std::to_string(i);
-    if (!slot.buffers[0].defined()) continue;
+    if (std::ranges::none_of(slot.buffers, &Tensor::defined)) continue;
     if (layout_.saves_steps) dict.insert(state_key(labels[i], "step"), to_tensor(slot.steps));
     for (std::size_t b = 0; b < layout_.buffers.size(); ++b) {
       if (slot.buffers[b].defined()) dict.insert(state_key(labels[i], layout_.buffers[b]), slot.buffers[b]);
@@ -267,7 +267,8 @@ std::vector<Optimizer::Slot> Optimizer::read_slots(const StateReader& reader,
     for (std::size_t b = 0; b < layout_.buffers.size(); ++b) {
       const std::string key = state_key(labels[i], layout_.buffers[b]);
       if (b + layout_.optional_buffers >= layout_.buffers.size() && !reader.contains(key)) continue;
-      slot.buffers[b] = read_buffer(reader, key, slot.parameter.master());
+      const Tensor& parameter = slot.parameter.master();
+      slot.buffers[b] = read_buffer(reader, key, parameter, buffer_shape(parameter, b));
     }
   }
   return slots;

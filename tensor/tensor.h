@@ -213,6 +213,28 @@ class Tensor {
   const Tensor& mul_(const Scalar& other) const;
   const Tensor& div_(const Tensor& other) const;
   const Tensor& div_(const Scalar& other) const;
+  const Tensor& pow_(const Tensor& exponent) const;
+  const Tensor& pow_(const Scalar& exponent) const;
+  const Tensor& clamp_(const std::optional<Scalar>& lo, const std::optional<Scalar>& hi = std::nullopt) const;
+  const Tensor& masked_fill_(const Tensor& mask, const Scalar& value) const;
+  const Tensor& abs_() const;
+  const Tensor& ceil_() const;
+  const Tensor& cos_() const;
+  const Tensor& exp_() const;
+  const Tensor& floor_() const;
+  const Tensor& log_() const;
+  const Tensor& neg_() const;
+  const Tensor& reciprocal_() const;
+  const Tensor& relu_() const;
+  const Tensor& round_() const;
+  const Tensor& rsqrt_() const;
+  const Tensor& sigmoid_() const;
+  const Tensor& sign_() const;
+  const Tensor& sin_() const;
+  const Tensor& sqrt_() const;
+  const Tensor& square_() const;
+  const Tensor& tanh_() const;
+  const Tensor& trunc_() const;
   const Tensor& operator+=(const Tensor& other) const { return add_(other); }
   const Tensor& operator+=(const Scalar& other) const { return add_(other); }
   const Tensor& operator-=(const Tensor& other) const { return sub_(other); }
@@ -250,6 +272,18 @@ class Tensor {
   Tensor mul(const Scalar& other) const;
   Tensor div(const Tensor& other) const;
   Tensor div(const Scalar& other) const;
+  Tensor eq(const Tensor& other) const;  ///< as ==, like the following ones
+  Tensor eq(const Scalar& other) const;
+  Tensor ne(const Tensor& other) const;
+  Tensor ne(const Scalar& other) const;
+  Tensor lt(const Tensor& other) const;
+  Tensor lt(const Scalar& other) const;
+  Tensor le(const Tensor& other) const;
+  Tensor le(const Scalar& other) const;
+  Tensor gt(const Tensor& other) const;
+  Tensor gt(const Scalar& other) const;
+  Tensor ge(const Tensor& other) const;
+  Tensor ge(const Scalar& other) const;
   Tensor pow(const Tensor& exponent) const;
   Tensor pow(const Scalar& exponent) const;
   Tensor abs() const;

@@ -43,6 +43,18 @@ Tensor Tensor::mul(const Tensor& other) const { return lockstep::mul(*this, othe
 Tensor Tensor::mul(const Scalar& other) const { return lockstep::mul(*this, other); }
 Tensor Tensor::div(const Tensor& other) const { return lockstep::div(*this, other); }
 Tensor Tensor::div(const Scalar& other) const { return lockstep::div(*this, other); }
+Tensor Tensor::eq(const Tensor& other) const { return *this == other; }
+Tensor Tensor::eq(const Scalar& other) const { return *this == other; }
+Tensor Tensor::ne(const Tensor& other) const { return *this != other; }
+Tensor Tensor::ne(const Scalar& other) const { return *this != other; }
+Tensor Tensor::lt(const Tensor& other) const { return *this < other; }
+Tensor Tensor::lt(const Scalar& other) const { return *this < other; }
+Tensor Tensor::le(const Tensor& other) const { return *this <= other; }
+Tensor Tensor::le(const Scalar& other) const { return *this <= other; }
+Tensor Tensor::gt(const Tensor& other) const { return *this > other; }
+Tensor Tensor::gt(const Scalar& other) const { return *this > other; }
+Tensor Tensor::ge(const Tensor& other) const { return *this >= other; }
+Tensor Tensor::ge(const Scalar& other) const { return *this >= other; }
 Tensor Tensor::pow(const Tensor& exponent) const { return lockstep::pow(*this, exponent); }
 Tensor Tensor::pow(const Scalar& exponent) const { return lockstep::pow(*this, exponent); }
 Tensor Tensor::abs() const { return lockstep::abs(*this); }

@@ -211,6 +211,61 @@ const Tensor& Tensor::sub_(const Scalar& other) const { return sub_(raw::scalar_
 const Tensor& Tensor::mul_(const Scalar& other) const { return mul_(factor_like(*this, other)); }
 const Tensor& Tensor::div_(const Scalar& other) const { return div_(factor_like(*this, other)); }
 
+namespace {
+
+// Changes x to the result of `compute`, which has x's shape and no higher category than x.
+template <class F>
+const Tensor& replace(const char* op, const Tensor& x, const Tensor& operand, F compute) {
+  return change(op, x, operand, [&] {
+    const NoGradGuard no_grad;
+    const Tensor y = named(op, compute);
+    LOCKSTEP_CHECK(y.dtype() == kBool || x.is_floating_point() || (x.dtype() != kBool && !y.is_floating_point()),
+                   "{}: a result of {} does not fit into {}; use the function without _, or convert it with to(dtype)",
+                   op, lockstep::name(y.dtype()), describe(x));
+    LOCKSTEP_CHECK(y.shape() == x.shape(), "{}: the result is {}, which does not fit into {}", op, describe(y),
+                   describe(x));
+    raw::copy(y, x);
+  });
+}
+
+}  // namespace
+
+const Tensor& Tensor::pow_(const Tensor& exponent) const {
+  return replace("pow_", *this, exponent, [&] { return lockstep::pow(*this, exponent); });
+}
+const Tensor& Tensor::pow_(const Scalar& exponent) const {
+  return replace("pow_", *this, {}, [&] { return lockstep::pow(*this, exponent); });
+}
+const Tensor& Tensor::clamp_(const std::optional<Scalar>& lo, const std::optional<Scalar>& hi) const {
+  return replace("clamp_", *this, {}, [&] { return lockstep::clamp(*this, lo, hi); });
+}
+const Tensor& Tensor::masked_fill_(const Tensor& mask, const Scalar& value) const {
+  return replace("masked_fill_", *this, {}, [&] { return lockstep::masked_fill(*this, mask, value); });
+}
+#define IN_PLACE(function)                                                               \
+  const Tensor& Tensor::function##_() const {                                            \
+    return replace(#function "_", *this, {}, [&] { return lockstep::function(*this); }); \
+  }
+IN_PLACE(abs)
+IN_PLACE(ceil)
+IN_PLACE(cos)
+IN_PLACE(exp)
+IN_PLACE(floor)
+IN_PLACE(log)
+IN_PLACE(neg)
+IN_PLACE(reciprocal)
+IN_PLACE(relu)
+IN_PLACE(round)
+IN_PLACE(rsqrt)
+IN_PLACE(sigmoid)
+IN_PLACE(sign)
+IN_PLACE(sin)
+IN_PLACE(sqrt)
+IN_PLACE(square)
+IN_PLACE(tanh)
+IN_PLACE(trunc)
+#undef IN_PLACE
+
 const Tensor& Tensor::index_put_(const std::vector<TensorIndex>& indices, const Tensor& values, bool accumulate) const {
   return change("index_put_", *this, values,
                 [&] { named("index_put_", [&] { put(*this, indices, values, accumulate); }); });

@@ -12,21 +12,6 @@
 namespace lockstep::nn {
 namespace {
 
-// The row of an embedding with `n` rows; negative numbers count from the end.
-std::optional<std::int64_t> padding_row(std::int64_t n, std::optional<std::int64_t> padding_idx) {
-  if (!padding_idx) return padding_idx;
-  LOCKSTEP_CHECK(*padding_idx >= -n && *padding_idx < n, "Embedding: padding_idx is {}, expected {} to {}",
-                 *padding_idx, -n, n - 1);
-  return *padding_idx < 0 ? *padding_idx + n : *padding_idx;
-}
-
-// N(0, 1), with a row of zeros for padding.
-Tensor embedding_weight(std::int64_t n, std::int64_t dim, std::optional<std::int64_t> padding) {
-  Initial rule{.kind = Initial::kNormal, .b = 1};
-  if (padding) rule.zero_begin = *padding * dim, rule.zero_end = rule.zero_begin + dim;
-  return initial({n, dim}, rule);
-}
-
 Shape check_linear(std::int64_t in, std::int64_t out) {
   LOCKSTEP_CHECK(in >= 0 && out >= 0, "Linear: sizes are in {}, out {}; neither may be negative", in, out);
   return {out, in};
@@ -79,32 +64,47 @@ Tensor Dropout2d::forward(const Tensor& x) const {
   return x * dropout(raw::full(channel_shape(x, x.size(1), x.size(0)), 1.0, x.options()), p_);
 }
 
-Embedding::Embedding(std::int64_t n, std::int64_t dim, const EmbeddingOptions& options)
-    : weight(add_parameter("weight", embedding_weight(n, dim, padding_row(n, options.padding_idx)))),
-      padding_idx_(padding_row(n, options.padding_idx)) {}
-
-void Embedding::check_range(const Tensor& index) const {
-  const std::vector<std::int64_t> all = index.to_vector<std::int64_t>();
-  const std::int64_t n = weight->size(0);
-  const auto wrong = std::ranges::find_if(all, [n](std::int64_t i) { return i < 0 || i >= n; });
-  LOCKSTEP_CHECK(wrong == all.end(), "Embedding({}, {}): index {} is outside [0, {}): element {} of the index, {}", n,
-                 weight->size(1), *wrong, n, wrong - all.begin(), describe(index));
+std::optional<std::int64_t> padding_row(const char* layer, std::int64_t n, std::optional<std::int64_t> padding_idx) {
+  if (!padding_idx) return padding_idx;
+  LOCKSTEP_CHECK(*padding_idx >= -n && *padding_idx < n, "{}: padding_idx is {}, expected {} to {}", layer,
+                 *padding_idx, -n, n - 1);
+  return *padding_idx < 0 ? *padding_idx + n : *padding_idx;
 }
 
-Tensor Embedding::forward(const Tensor& index) const {
-  LOCKSTEP_CHECK(index.dtype() == kInt64 || index.dtype() == kInt32, "embedding: the index is {}, expected i64 or i32",
+Tensor embedding_weight(std::int64_t n, std::int64_t dim, std::optional<std::int64_t> padding) {
+  Initial rule{.kind = Initial::kNormal, .b = 1};
+  if (padding) rule.zero_begin = *padding * dim, rule.zero_end = rule.zero_begin + dim;
+  return initial({n, dim}, rule);
+}
+
+Embedding::Embedding(std::int64_t n, std::int64_t dim, const EmbeddingOptions& options)
+    : weight(add_parameter("weight", embedding_weight(n, dim, padding_row("Embedding", n, options.padding_idx)))),
+      padding_idx_(padding_row("Embedding", n, options.padding_idx)) {}
+
+Tensor embedding_rows(const char* layer, const Parameter& weight, const Tensor& index,
+                      std::optional<std::int64_t> padding) {
+  LOCKSTEP_CHECK(index.dtype() == kInt64 || index.dtype() == kInt32, "{}: the index is {}, expected i64 or i32", layer,
                  describe(index));
-  Shape shape = index.shape();
-  shape.push_back(weight->size(1));
   const Tensor flat = index.reshape({-1});
   Tensor rows;  // (count, dim)
   try {
     rows = index_select(weight, 0, flat);
   } catch (const InvalidArgument&) {
-    check_range(index);
+    const std::vector<std::int64_t> all = index.to_vector<std::int64_t>();
+    const std::int64_t n = weight->size(0);
+    const auto wrong = std::ranges::find_if(all, [n](std::int64_t i) { return i < 0 || i >= n; });
+    LOCKSTEP_CHECK(wrong == all.end(), "{}({}, {}): index {} is outside [0, {}): element {} of the index, {}", layer, n,
+                   weight->size(1), *wrong, n, wrong - all.begin(), describe(index));
     throw;
   }
-  if (padding_idx_ && rows.requires_grad()) rows = where((flat == *padding_idx_).unsqueeze(1), rows.detach(), rows);
+  if (!padding || !rows.requires_grad()) return rows;
+  return where((flat == *padding).unsqueeze(1), rows.detach(), rows);
+}
+
+Tensor Embedding::forward(const Tensor& index) const {
+  const Tensor rows = embedding_rows("Embedding", weight, index, padding_idx_);
+  Shape shape = index.shape();
+  shape.push_back(weight->size(1));
   return index.dim() == 1 ? rows : rows.reshape(shape);
 }
 

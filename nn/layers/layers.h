@@ -151,8 +151,6 @@ class Embedding : public Module {
   std::optional<std::int64_t> padding_idx() const { return padding_idx_; }  ///< in [0, n); none: no row is for padding
 
  private:
-  void check_range(const Tensor& index) const;
-
   std::optional<std::int64_t> padding_idx_;  // in [0, n)
 };
 

@@ -7,12 +7,14 @@
 namespace lockstep::nn {
 namespace {
 
-Shape sequence_weight(std::int64_t in, std::int64_t out, std::int64_t kernel, std::int64_t groups) {
-  LOCKSTEP_CHECK(in >= 1 && out >= 1 && kernel >= 1 && groups >= 1 && in % groups == 0 && out % groups == 0,
-                 "Conv1d: in {}, out {}, kernel {}, {} groups; expected positive numbers, and groups that divide the "
-                 "channels",
-                 in, out, kernel, groups);
-  return {out, in / groups, kernel};
+// The shape of a weight whose first dimension are channels `first`, and the second channels `second` of a group.
+Shape sequence_weight(const char* layer, std::int64_t first, std::int64_t second, std::int64_t kernel,
+                      std::int64_t groups) {
+  LOCKSTEP_CHECK(
+      first >= 1 && second >= 1 && kernel >= 1 && groups >= 1 && first % groups == 0 && second % groups == 0,
+      "{}: channels {} and {}, kernel {}, {} groups; expected positive numbers, and groups that divide the channels",
+      layer, first, second, kernel, groups);
+  return {first, second / groups, kernel};
 }
 
 // Runs `operation` on sequences (n, channels, length), or (channels, length), as images of height 1.
@@ -26,8 +28,8 @@ Tensor as_images(const char* layer, const Tensor& x, F operation) {
 }  // namespace
 
 Conv1d::Conv1d(std::int64_t in, std::int64_t out, std::int64_t kernel, const Conv1dOptions& options)
-    : weight(add_parameter(
-          "weight", uniform_by_fan_in(sequence_weight(in, out, kernel, options.groups), in / options.groups * kernel))),
+    : weight(add_parameter("weight", uniform_by_fan_in(sequence_weight("Conv1d", out, in, kernel, options.groups),
+                                                       in / options.groups * kernel))),
       bias(add_parameter("bias", options.bias ? uniform_by_fan_in({out}, in / options.groups * kernel) : Tensor())),
       options_(options) {}
 
@@ -35,6 +37,22 @@ Tensor Conv1d::forward(const Tensor& x) const {
   const Conv1dOptions& o = options_;
   return as_images("Conv1d", x, [&](const Tensor& images) {
     return conv2d(images, weight->unsqueeze(2), bias, {1, o.stride}, {0, o.padding}, {1, o.dilation}, o.groups);
+  });
+}
+
+ConvTranspose1d::ConvTranspose1d(std::int64_t in, std::int64_t out, std::int64_t kernel,
+                                 const ConvTranspose1dOptions& options)
+    : weight(
+          add_parameter("weight", uniform_by_fan_in(sequence_weight("ConvTranspose1d", in, out, kernel, options.groups),
+                                                    out / options.groups * kernel))),
+      bias(add_parameter("bias", options.bias ? uniform_by_fan_in({out}, out / options.groups * kernel) : Tensor())),
+      options_(options) {}
+
+Tensor ConvTranspose1d::forward(const Tensor& x) const {
+  const ConvTranspose1dOptions& o = options_;
+  return as_images("ConvTranspose1d", x, [&](const Tensor& images) {
+    return conv_transpose2d(images, weight->unsqueeze(2), bias, {1, o.stride}, {0, o.padding}, {0, o.output_padding},
+                            o.groups, {1, o.dilation});
   });
 }
 

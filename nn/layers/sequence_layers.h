@@ -1,5 +1,5 @@
 /// \file
-/// Convolution and pooling of sequences (n, channels, length). Names, defaults and initialisation are PyTorch's.
+/// Convolutions and pooling of sequences (n, channels, length). Names, defaults and initialisation are PyTorch's.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +29,30 @@ class Conv1d : public Module {
 
  private:
   Conv1dOptions options_;
+};
+
+struct ConvTranspose1dOptions {
+  std::int64_t stride = 1;          ///< distance between the windows of the output
+  std::int64_t padding = 0;         ///< elements that are removed on each side of the output
+  std::int64_t output_padding = 0;  ///< elements that are added at the end; below the stride
+  std::int64_t groups = 1;          ///< output channels depend only on the input channels of their group
+  bool bias = true;                 ///< adds a learned bias to each channel
+  std::int64_t dilation = 1;        ///< distance between the elements of a window
+};
+
+/// A ConvTranspose2d of height 1: x (n, in, length) or (in, length) -> (n, out, length'), length' = (length - 1) stride - 2
+/// padding + dilation (kernel - 1) + output_padding + 1. weight (in, out / groups, kernel) and bias (out), both from
+/// U(-1/sqrt(f), 1/sqrt(f)) with f = out / groups kernel. Throws InvalidArgument as Conv1d and conv_transpose2d.
+class ConvTranspose1d : public Module {
+ public:
+  ConvTranspose1d(std::int64_t in, std::int64_t out, std::int64_t kernel, const ConvTranspose1dOptions& options = {});
+  Tensor forward(const Tensor& x) const override;
+
+  Parameter& weight;  ///< (in, out / groups, kernel)
+  Parameter& bias;    ///< (out); an undefined tensor if `.bias` is false
+
+ private:
+  ConvTranspose1dOptions options_;
 };
 
 struct MaxPool1dOptions {

@@ -19,6 +19,7 @@ import golden_gpt
 import golden_gpt_training
 import golden_half
 import golden_images
+import golden_more
 import golden_nn
 import golden_ops
 import golden_optim
@@ -41,7 +42,7 @@ def main():
               "attention": golden_attention.attention, "gpt": golden_gpt.gpt,
               "gpt_training": golden_gpt_training.gpt_training, "half": golden_half.half,
               "tensor_ops": golden_tensor_ops.tensor_ops,
-              "breadth": golden_breadth.breadth, "transforms": golden_transforms.transforms}
+              "breadth": golden_breadth.breadth, "transforms": golden_transforms.transforms, "more": golden_more.more}
     for name, make in themes.items():
         tensors, notes = make()
         save(folder / f"{name}.safetensors", tensors, notes)

@@ -149,7 +149,7 @@ TEST_CASE("Embedding names an index outside the table, and the dtypes it accepts
   CHECK(error_of([&] {
           table(ls::tensor({{0}, {-1}}));
         }) == "Embedding(4, 2): index -1 is outside [0, 4): element 1 of the index, (2, 1) i64 cpu");
-  CHECK(error_of([&] { table(ls::ones({2})); }) == "embedding: the index is (2) f32 cpu, expected i64 or i32");
+  CHECK(error_of([&] { table(ls::ones({2})); }) == "Embedding: the index is (2) f32 cpu, expected i64 or i32");
   CHECK(table(ls::tensor(2)).shape() == ls::Shape{2});
   CHECK(table(ls::tensor({{1}}).to(ls::kInt32)).shape() == ls::Shape{1, 1, 2});
   CHECK(table(ls::zeros({0, 3}, {.dtype = ls::kInt64})).shape() == ls::Shape{0, 3, 2});
