@@ -23,6 +23,7 @@ import golden_nn
 import golden_ops
 import golden_optim
 import golden_options
+import golden_recurrent
 import golden_samplers
 import golden_tensor_ops
 from golden_io import save
@@ -40,7 +41,7 @@ def main():
               "attention": golden_attention.attention, "gpt": golden_gpt.gpt,
               "gpt_training": golden_gpt_training.gpt_training, "half": golden_half.half,
               "tensor_ops": golden_tensor_ops.tensor_ops,
-              "breadth": golden_breadth.breadth}
+              "breadth": golden_breadth.breadth, "recurrent": golden_recurrent.recurrent}
     for name, make in themes.items():
         tensors, notes = make()
         save(folder / f"{name}.safetensors", tensors, notes)
