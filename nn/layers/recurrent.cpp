@@ -71,7 +71,7 @@ RecurrentOutput Recurrent::forward_state(const Tensor& x, const RecurrentState& 
                  "{}: x is {}, expected ({}, {}), or (time, {}) without batch", type_name(), describe(x),
                  *options_.batch_first ? "batch, time" : "time, batch", in_, in_);
   const auto with_batch = [&](const Tensor& t) { return t.defined() && !has_batch ? t.unsqueeze(1) : t; };
-  Tensor y = turned ? x.transpose(0, 1) : with_batch(x), within;
+  Tensor y = turned ? x.transpose(0, 1).contiguous() : with_batch(x), within;
   const std::int64_t time = y.size(0), batch = y.size(1), directions = options_.bidirectional ? 2 : 1;
   if (sequence.lengths.defined()) {
     require_lengths(type_name(), sequence.lengths, x, time, batch);

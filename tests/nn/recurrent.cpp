@@ -221,6 +221,13 @@ TEST_CASE("lengths of all steps change no bit, and batch_first only the order of
                               b = other->forward_state(x.transpose(0, 1), {}, {.lengths = lengths});
     CHECK(same_bits(a.y, b.y.transpose(0, 1)));
     CHECK(same_bits(a.state.h, b.state.h));
+    {
+      const ls::NoGradGuard no_grad;  // nothing is kept for backward
+      const nn::RecurrentOutput unrecorded = layer->forward_state(x, {}, {.lengths = lengths});
+      CHECK(same_bits(a.y, unrecorded.y));
+      CHECK(same_bits(a.state.h, unrecorded.state.h));
+      if (a.state.c.defined()) CHECK(same_bits(a.state.c, unrecorded.state.c));
+    }
     // One sequence without a batch dimension.
     const ls::Tensor one = x.select(1, 0), two = ls::tensor(Lengths{2});
     const nn::RecurrentOutput single = layer->forward_state(one, {}, {.lengths = two}),
@@ -240,7 +247,8 @@ TEST_CASE("recurrent layers and cells have the right first and second derivative
       const auto cell = make_cell(kind, 2, 2, true);
       const ls::Tensor lengths = limited ? ls::tensor(Lengths{1, 3}) : ls::Tensor();
       const auto f = [&](const std::vector<ls::Tensor>& in) {
-        const nn::RecurrentOutput out = layer->forward_state(in[0], {.h = in[1], .c = in[2]}, {.lengths = lengths});
+        const ls::Tensor h = in[1] + ls::stack({in[0][0], in[0][1]});  // an input that depends on another one
+        const nn::RecurrentOutput out = layer->forward_state(in[0], {.h = h, .c = in[2]}, {.lengths = lengths});
         return ls::sum(ls::tanh(out.y)) + ls::sum(out.state.h * out.state.h) +
                (out.state.c.defined() ? ls::sum(ls::sin(out.state.c)) : ls::sum(in[2]));
       };
@@ -258,6 +266,30 @@ TEST_CASE("recurrent layers and cells have the right first and second derivative
       check(*layer, f, {x, numbers({2, 2, 2}, f64, 2), numbers({2, 2, 2}, f64, 3)});
       if (!limited) check(*cell, g, {x, numbers({2, 2}, f64, 2), numbers({2, 2}, f64, 3)});
     }
+  }
+}
+
+TEST_CASE("the bits of a recurrent layer do not depend on the number of threads") {
+  const int before = ls::num_threads();
+  ls::manual_seed(17);
+  const ls::Tensor x = numbers({3, 40, 8}), lengths = ls::full({40}, 2, {.dtype = ls::kInt64});
+  for (const std::string& kind : kinds()) {
+    const auto layer = make_layer(kind, 8, 128, {.batch_first = false});
+    ls::set_num_threads(1);
+    const std::vector<ls::Tensor> one = results_of(*layer, x, lengths);
+    ls::set_num_threads(4);
+    const std::vector<ls::Tensor> four = results_of(*layer, x, lengths);
+    for (std::size_t i = 0; i < one.size(); ++i) CHECK(same_bits(one[i], four[i]));
+  }
+  ls::set_num_threads(before);
+}
+
+TEST_CASE("a result of a recurrent layer that is changed in place before backward is an error") {
+  for (const std::string kind : {"lstm", "gru"}) {
+    const ls::Tensor y = make_layer(kind, 3, 4, {.batch_first = false})->forward(numbers({2, 2, 3}));
+    CHECK(error_of([&] { ls::sum(y).backward({.retain_graph = true}); }).empty());
+    y.detach().add_(1);
+    CHECK(contains(error_of([&] { ls::sum(y).backward(); }), "in place"));
   }
 }
 
