@@ -111,6 +111,8 @@ const std::vector<Goal> kGoals{
      .at_least = 0.71,
      .against = "bare oneDNN",
      .threads = 2},
+    {.name = "lstm_step", .program = "recurrent", .unit = "us", .at_least = 1.0, .against = "PyTorch"},
+    {.name = "gru_step", .program = "recurrent", .unit = "us", .at_least = 1.0, .against = "PyTorch"},
     {.name = "sample_peak_memory", .program = "", .unit = "MB", .at_most = 20},
     {.name = "header_lines", .program = "", .unit = "lines", .at_most = 60'000},
     {.name = "compile_contract_01_time", .program = "", .unit = "s", .at_most = 2},
@@ -171,7 +173,7 @@ class Comparison {
   void measure_times() {
     const int repeats = std::stoi(arguments_.get("repeats", "3"));
     for (int round = 0; round < repeats; ++round) {
-      for (const std::string program : {"small", "elementwise", "mlp", "attention", "gpt"}) {
+      for (const std::string program : {"small", "elementwise", "mlp", "attention", "gpt", "recurrent"}) {
         for (const int threads : {1, 2}) {
           if (!any_wanted(program, threads)) continue;
           if (std::thread::hardware_concurrency() < static_cast<unsigned>(threads)) {
@@ -254,7 +256,8 @@ class Comparison {
       if (program == of && std::filesystem::exists(bin + bare))
         contenders.push_back({.name = "bare oneDNN", .command = {bin + bare}, .environment = {}});
     }
-    if (program == "attention" || program == "gpt") {  // the LibTorch of Debian 12 does not have attention
+    // The LibTorch of Debian 12 does not have attention.
+    if (program == "attention" || program == "gpt" || program == "recurrent") {
       if (const std::string python = arguments_.get("torch"); !python.empty())
         contenders.push_back(
             {.name = "PyTorch", .command = {python, "bench/peers/torch_" + program + ".py"}, .environment = {}});

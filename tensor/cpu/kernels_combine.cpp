@@ -14,14 +14,6 @@ namespace {
 constexpr std::int64_t kBlock = 256;                                      // elements of a block
 constexpr int kLevels = std::bit_width(unsigned{raw::kMaxCombined}) + 1;  // blocks that a counter holds at most
 
-// Inputs and outputs of the loops below may be the same memory but never overlap shifted, so vectorising is safe.
-#if defined(__clang__)
-#pragma clang diagnostic ignored "-Wpass-failed"  // without optimisation no loop is vectorised
-#define LOCKSTEP_EACH_ELEMENT _Pragma("clang loop vectorize(assume_safety)")
-#else
-#define LOCKSTEP_EACH_ELEMENT _Pragma("GCC ivdep")
-#endif
-
 template <raw::CombineOp kOp, class W>
 [[gnu::always_inline]] inline W join(W a, W b) {
   if constexpr (kOp == raw::CombineOp::kSum) return static_cast<W>(a + b);

@@ -12,6 +12,14 @@
 #include "lockstep/base/threads.h"
 #include "lockstep/tensor/kernels/for_dtype_internal.h"
 
+// Before a loop whose inputs and outputs may be the same memory but never overlap shifted, so vectorising is safe.
+#if defined(__clang__)
+#pragma clang diagnostic ignored "-Wpass-failed"  // without optimisation no loop is vectorised
+#define LOCKSTEP_EACH_ELEMENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define LOCKSTEP_EACH_ELEMENT _Pragma("GCC ivdep")
+#endif
+
 namespace lockstep::LOCKSTEP_KERNELS {
 
 inline constexpr std::int64_t kTile = 256;              // elements of a tile

@@ -25,6 +25,7 @@ struct Convolution;
 struct LionStep;
 struct NllOptions;
 struct PointwiseParams;
+struct RecurrentStep;
 struct RmsPropStep;
 struct SgdStep;
 struct SteppedMemory;

@@ -113,6 +113,38 @@ TEST_CASE("layers and activations give PyTorch's values and gradients on a devic
   check_layer(dict, "silu", nn::SiLU());
 }
 
+TEST_CASE("recurrent layers with lengths give PyTorch's values and gradients on a device") {
+  const TestDevices devices;
+  const ls::StateDict dict = golden("recurrent");
+  const auto check_recurrent = [&](const std::string& prefix, nn::Recurrent& layer, bool has_c) {
+    INFO(prefix);
+    load(layer, dict, prefix);
+    layer.zero_grad();
+    const auto leaf = [&](const std::string& key) { return dict.at(prefix + key).to(kDevice).requires_grad_(); };
+    const ls::Tensor x = leaf("x"), h = leaf("start_h"), c = has_c ? leaf("start_c") : ls::Tensor();
+    const nn::RecurrentOutput out =
+        layer.forward_state(x, {.h = h, .c = c}, {.lengths = dict.at("lengths").to(kDevice)});
+    const auto part = [&](const ls::Tensor& result, const std::string& key) {
+      check(result, dict.at(prefix + key), key);
+      return ls::sum(result * dict.at(prefix + "grad_" + key).to(kDevice));
+    };
+    ls::Tensor total = part(out.y, "y") + part(out.state.h, "h");
+    if (has_c) total = total + part(out.state.c, "c");
+    total.backward();
+    check(x.grad(), dict.at(prefix + "grad_x"), "grad_x");
+    check(h.grad(), dict.at(prefix + "grad_start_h"), "grad_start_h");
+    if (has_c) check(c.grad(), dict.at(prefix + "grad_start_c"), "grad_start_c");
+    for (const auto& [key, p] : layer.named_parameters()) check(p->grad(), dict.at(prefix + "grad_" + key), key);
+  };
+  const nn::RecurrentOptions both{.batch_first = true, .bidirectional = true};
+  for (const std::string& tag : float_tags()) {
+    nn::LSTM lstm(3, 2, both);
+    nn::GRU gru(3, 2, both);
+    check_recurrent("lstm_both." + tag + "/", lstm, true);
+    check_recurrent("gru_both." + tag + "/", gru, false);
+  }
+}
+
 TEST_CASE("image layers give PyTorch's values and gradients on a device") {
   const TestDevices devices;
   const ls::StateDict dict = golden("images");

@@ -24,6 +24,7 @@ import golden_nn
 import golden_ops
 import golden_optim
 import golden_options
+import golden_recurrent
 import golden_samplers
 import golden_tensor_ops
 import golden_transforms
@@ -42,7 +43,8 @@ def main():
               "attention": golden_attention.attention, "gpt": golden_gpt.gpt,
               "gpt_training": golden_gpt_training.gpt_training, "half": golden_half.half,
               "tensor_ops": golden_tensor_ops.tensor_ops,
-              "breadth": golden_breadth.breadth, "transforms": golden_transforms.transforms, "more": golden_more.more}
+              "breadth": golden_breadth.breadth, "transforms": golden_transforms.transforms, "more": golden_more.more,
+              "recurrent": golden_recurrent.recurrent}
     for name, make in themes.items():
         tensors, notes = make()
         save(folder / f"{name}.safetensors", tensors, notes)
