@@ -97,12 +97,6 @@ void check_stages(const char* op, nn::Module& module, int ranks, const PipelineO
   plan_stages(op, module, ranks, 0, options);
 }
 
-bool splits_backward(const PipelineOptions& options) {
-  if (!options.table) return options.schedule == Schedule::kZeroBubble;
-  const std::vector<ScheduleAction>& rows = options.table->actions(0);
-  return std::ranges::find(rows, ActionKind::kBackwardWeight, &ScheduleAction::kind) != rows.end();
-}
-
 bool shares_parameters(const std::vector<ChainModule>& chain) {
   std::set<const nn::TensorSlot*> seen;
   for (const ChainModule& link : chain) {

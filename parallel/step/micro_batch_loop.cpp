@@ -37,26 +37,22 @@ Tensor InTurn::forward(int s, const Batch& batch, RowRange samples, MicroBatchLo
   return forward(s, 0, [&] { return loss_fn(narrow_rows(batch, samples)); });
 }
 
-void InTurn::run_backward(int s, int chunk, FunctionRef<void()> before, FunctionRef<void()> body) {
+// The part kInput makes no gradients of parameters.
+void InTurn::backward(int s, int chunk, BackwardPart part, FunctionRef<void()> body) {
   const Entered entered(*this, s);
-  sets_.begin(s, running(), chunk);
-  before();
-  observer_.begin_backward({s, chunk});
+  const bool has_gradients = part != BackwardPart::kInput;
+  if (has_gradients) sets_.begin(s, running(), chunk);
+  observer_.begin_backward({s, chunk}, part);
   body();
   observer_.end_backward();
-  sets_.end(s, running(), chunk);
-}
-
-void InTurn::backward(int s, int chunk, FunctionRef<void()> body) {
-  run_backward(
-      s, chunk, [] {}, body);
+  if (has_gradients) sets_.end(s, running(), chunk);
 }
 
 void InTurn::backward(int s, const Tensor& loss, std::int64_t weight) {
-  const auto before = [&] {
+  backward(s, 0, BackwardPart::kWhole, [&] {
     if (s == running() - 1) before_last_();
-  };
-  run_backward(s, 0, before, [&] { weighted_backward(loss, weight); });
+    weighted_backward(loss, weight);
+  });
 }
 
 void InTurn::skip_forward(int s, int chunk) {
@@ -64,9 +60,8 @@ void InTurn::skip_forward(int s, int chunk) {
   observer_.end_forward();
 }
 
-void InTurn::skip_backward(int s, int chunk, bool evaluates) {
-  if (evaluates) return observer_.skip_backward({s, chunk});
-  observer_.begin_backward({s, chunk});
+void InTurn::skip_backward(int s, int chunk, BackwardPart part) {
+  observer_.begin_backward({s, chunk}, part);
   observer_.end_backward();
 }
 
@@ -133,7 +128,7 @@ void MicroBatchesInTurn::run(const MicroBatchPlan& plan, int first, const Batch&
   step.run();
   for (int s = plan.running(); s < plan.micro_batches; ++s) {
     executor.skip_forward(s, 0);
-    executor.skip_backward(s, 0, plan.evaluates);
+    plan.evaluates ? executor.end_evaluation(s, 0) : executor.skip_backward(s, 0, BackwardPart::kWhole);
   }
 }
 
