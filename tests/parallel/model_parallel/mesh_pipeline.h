@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,7 @@ struct ModelOptions {
   bool ends_frozen = false;  // block 5 and the head
   bool gathers = true;       // the head is whole, or gathers its logits
   bool tied = false;         // tokens and head; the scales of a norm in the blocks 1, 2 and 5
+  bool bias = true;          // of the blocks' linear layers
 };
 
 struct Embed : nn::Module {
@@ -46,7 +48,7 @@ struct Embed : nn::Module {
 
 struct Block : nn::Module {
   Block(const ModelOptions& options, int index)
-      : inner(add<context_training::Block>("inner", context_training::ModelOptions{.dropout = options.dropout})) {
+      : inner(add<context_training::Block>("inner", context_training::ModelOptions{.dropout = options.dropout, .bias = options.bias})) {
     if (options.norm && index == 1) norm = &add<nn::BatchNorm1d>("norm", kWidth);
   }
   ls::Tensor forward(const ls::Tensor& x) const override {
@@ -225,6 +227,58 @@ inline std::uint64_t hash_of_threads_apart(const Mesh& mesh, const par::Partitio
       1, [&](int /*rank*/) { box.send(std::bit_cast<std::int64_t>(train(mesh, partition, options, steps).hash)); });
   return std::bit_cast<std::uint64_t>(box.receive());
 }
+
+// Every stage of sharding with every schedule on 2 and 4 ranks along pp, each with a random model, step and units.
+struct RandomCase {
+  Mesh mesh, without_stages;
+  ModelOptions options;
+  StepOptions steps;
+  std::string describe() const {
+    return fmt::format(
+        "{}, units {}, dropout {}, norm {}, frozen {} {}, tied {}, bias {}, {} samples, accumulates {}",
+        mesh.describe(), mesh.units[0], options.dropout, options.norm, options.frozen, options.ends_frozen,
+        options.tied, options.bias, steps.samples, steps.accumulates);
+  }
+};
+
+inline RandomCase random_case(std::uint32_t number, const Mesh& mesh) {
+  std::mt19937 random(number);
+  const auto one_of = [&](int n) { return random() % static_cast<std::uint32_t>(n) == 0; };
+  RandomCase of{.mesh = mesh, .without_stages = {}, .options = {}, .steps = {}};
+  const std::string units[] = {"blocks.*", "*", "blocks.*.inner.*", "blocks"};
+  of.mesh.units = {units[random() % 4]};
+  of.options = {.dropout = !one_of(3) ? 0.1 : 0,
+                .norm = one_of(3),
+                .frozen = one_of(3),
+                .ends_frozen = one_of(3) && (mesh.pp == 2 || mesh.chunks > 1),  // a rank has a parameter to train
+                .tied = one_of(3),
+                .bias = !one_of(2)};
+  if (of.options.tied) of.options.frozen = of.options.ends_frozen = false;
+  const std::int64_t samples[] = {kSamples, kSamples, 6, 3};
+  of.steps = {.samples = samples[random() % 4], .accumulates = one_of(4)};
+  if (of.steps.samples < kSamples || of.steps.accumulates) of.without_stages.dp = 2;  // the bits depend on the ranks
+  return of;
+}
+
+inline std::vector<RandomCase> random_cases(std::uint32_t first, const std::vector<int>& ranks) {
+  std::vector<RandomCase> cases;
+  for (const int pp : ranks) {
+    for (int stage = 1; stage <= 3; ++stage) {
+      for (const auto schedule : {par::Schedule::kGPipe, par::Schedule::k1F1B, par::Schedule::kInterleaved,
+                                  par::Schedule::kZeroBubble}) {
+        const Mesh mesh{.pp = pp,
+                        .fsdp = 2,
+                        .stage = stage,
+                        .schedule = schedule,
+                        .chunks = schedule == par::Schedule::kInterleaved ? 2 : 1};
+        cases.push_back(random_case(first + static_cast<std::uint32_t>(cases.size()), mesh));
+      }
+    }
+  }
+  return cases;
+}
+
+constexpr par::Partition kOfRandom{.micro_batches = 8};
 
 inline void check_equal(const Outcome& got, const Outcome& want) {
   CHECK(std::ranges::all_of(want.numbers, [](double number) { return std::isfinite(number); }));

@@ -13,7 +13,9 @@ const std::vector<Mesh> kMeshes = {{.pp = 2, .dp = 2},
                                    {.pp = 2, .dp = 2, .schedule = par::Schedule::kInterleaved, .chunks = 2},
                                    {.pp = 2, .fsdp = 2, .stage = 2},
                                    {.pp = 2, .fsdp = 2, .stage = 3},
-                                   {.pp = 2, .fsdp = 2, .schedule = par::Schedule::kInterleaved, .chunks = 4}};
+                                   {.pp = 2, .fsdp = 2, .schedule = par::Schedule::kInterleaved, .chunks = 4},
+                                   {.pp = 2, .fsdp = 2, .stage = 1, .schedule = par::Schedule::kZeroBubble},
+                                   {.pp = 2, .fsdp = 2, .schedule = par::Schedule::kZeroBubble}};
 
 void check_same(const Mesh& without_stages, const par::Partition& partition, const std::vector<Mesh>& meshes,
                 const ModelOptions& options, const StepOptions& steps = {}) {
@@ -156,7 +158,8 @@ TEST_CASE("an exception on one rank is one on all ranks of the mesh") {
 TEST_CASE("each rank has its stages, and the plan has the bytes of a step") {
   for (const Mesh& layout :
        {Mesh{.pp = 2, .fsdp = 2}, Mesh{.pp = 2, .fsdp = 2, .schedule = par::Schedule::kInterleaved, .chunks = 2},
-        Mesh{.pp = 2, .fsdp = 2, .stage = 2}, Mesh{.pp = 4, .dp = 2}}) {
+        Mesh{.pp = 2, .fsdp = 2, .stage = 2}, Mesh{.pp = 2, .fsdp = 2, .schedule = par::Schedule::kZeroBubble},
+        Mesh{.pp = 4, .fsdp = 2, .schedule = par::Schedule::kZeroBubble}, Mesh{.pp = 4, .dp = 2}}) {
     CAPTURE(layout.describe());
     std::vector<std::int64_t> of_stages(static_cast<std::size_t>(layout.pp));
     std::int64_t whole = 0;
