@@ -131,7 +131,7 @@ class UnitGathers final : public MicroBatchObserver {
   std::vector<Buffer> buffers_;  // at least kBuffers
   std::uint64_t gathers_ = 0;
   Phase phase_ = Phase::kNone;
-  BackwardPart part_ = BackwardPart::kWhole;  // in Phase::kBackward
+  BackwardPart part_ = BackwardPart::kWhole;           // in Phase::kBackward
   std::map<MicroBatchPass, std::vector<Use>> passes_;  // by unit
   std::vector<Use>* pass_ = nullptr;                   // the one that runs
   std::vector<Order> orders_;                          // by chunk

@@ -49,10 +49,8 @@ void InTurn::backward(int s, int chunk, BackwardPart part, FunctionRef<void()> b
 }
 
 void InTurn::backward(int s, const Tensor& loss, std::int64_t weight) {
-  backward(s, 0, BackwardPart::kWhole, [&] {
-    if (s == running() - 1) before_last_();
-    weighted_backward(loss, weight);
-  });
+  if (s == running() - 1) before_last_();
+  backward(s, 0, BackwardPart::kWhole, [&] { weighted_backward(loss, weight); });
 }
 
 void InTurn::skip_forward(int s, int chunk) {

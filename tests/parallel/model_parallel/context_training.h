@@ -73,7 +73,8 @@ struct Block : nn::Module {
       : norm1(add<nn::LayerNorm>("norm1", ls::Shape{kWidth})),
         attention(options.multihead ? static_cast<nn::Module&>(add<MultiheadSelfAttention>("attention", options))
                                     : add<SelfAttention>("attention", options)),
-        norm2(add<nn::LayerNorm>("norm2", ls::Shape{kWidth})), up(add<nn::Linear>("up", kWidth, 2 * kWidth, nn::LinearOptions{.bias = options.bias})),
+        norm2(add<nn::LayerNorm>("norm2", ls::Shape{kWidth})),
+        up(add<nn::Linear>("up", kWidth, 2 * kWidth, nn::LinearOptions{.bias = options.bias})),
         down(add<nn::Linear>("down", 2 * kWidth, kWidth, nn::LinearOptions{.bias = options.bias})),
         dropout(add<nn::Dropout>("dropout", options.dropout)) {}
 

@@ -32,6 +32,7 @@ struct ModelOptions {
   bool gathers = true;       // the head is whole, or gathers its logits
   bool tied = false;         // tokens and head; the scales of a norm in the blocks 1, 2 and 5
   bool bias = true;          // of the blocks' linear layers
+  bool product = false;      // block 3 has a product of two parameters, whose gradients read them
 };
 
 struct Embed : nn::Module {
@@ -48,15 +49,20 @@ struct Embed : nn::Module {
 
 struct Block : nn::Module {
   Block(const ModelOptions& options, int index)
-      : inner(add<context_training::Block>("inner", context_training::ModelOptions{.dropout = options.dropout, .bias = options.bias})) {
+      : inner(add<context_training::Block>(
+            "inner", context_training::ModelOptions{.dropout = options.dropout, .bias = options.bias})) {
     if (options.norm && index == 1) norm = &add<nn::BatchNorm1d>("norm", kWidth);
+    for (const char* name : {"first", "second"})
+      if (options.product && index == 3) factors.push_back(&add_parameter(name, ls::full({kWidth}, 0.9)));
   }
   ls::Tensor forward(const ls::Tensor& x) const override {
-    const ls::Tensor y = inner(x);
+    ls::Tensor y = inner(x);
+    if (!factors.empty()) y = y * (**factors[0] * **factors[1]);
     return norm ? (*norm)(y.transpose(1, 2)).transpose(1, 2) : y;
   }
   context_training::Block& inner;
   nn::BatchNorm1d* norm = nullptr;
+  std::vector<nn::Parameter*> factors;
 };
 
 struct Model : nn::Module {
@@ -235,9 +241,9 @@ struct RandomCase {
   StepOptions steps;
   std::string describe() const {
     return fmt::format(
-        "{}, units {}, dropout {}, norm {}, frozen {} {}, tied {}, bias {}, {} samples, accumulates {}",
+        "{}, units {}, dropout {}, norm {}, frozen {} {}, tied {}, bias {}, product {}, {} samples, accumulates {}",
         mesh.describe(), mesh.units[0], options.dropout, options.norm, options.frozen, options.ends_frozen,
-        options.tied, options.bias, steps.samples, steps.accumulates);
+        options.tied, options.bias, options.product, steps.samples, steps.accumulates);
   }
 };
 
@@ -252,7 +258,8 @@ inline RandomCase random_case(std::uint32_t number, const Mesh& mesh) {
                 .frozen = one_of(3),
                 .ends_frozen = one_of(3) && (mesh.pp == 2 || mesh.chunks > 1),  // a rank has a parameter to train
                 .tied = one_of(3),
-                .bias = !one_of(2)};
+                .bias = !one_of(2),
+                .product = one_of(2)};
   if (of.options.tied) of.options.frozen = of.options.ends_frozen = false;
   const std::int64_t samples[] = {kSamples, kSamples, 6, 3};
   of.steps = {.samples = samples[random() % 4], .accumulates = one_of(4)};
@@ -264,8 +271,8 @@ inline std::vector<RandomCase> random_cases(std::uint32_t first, const std::vect
   std::vector<RandomCase> cases;
   for (const int pp : ranks) {
     for (int stage = 1; stage <= 3; ++stage) {
-      for (const auto schedule : {par::Schedule::kGPipe, par::Schedule::k1F1B, par::Schedule::kInterleaved,
-                                  par::Schedule::kZeroBubble}) {
+      for (const auto schedule :
+           {par::Schedule::kGPipe, par::Schedule::k1F1B, par::Schedule::kInterleaved, par::Schedule::kZeroBubble}) {
         const Mesh mesh{.pp = pp,
                         .fsdp = 2,
                         .stage = stage,
@@ -279,6 +286,21 @@ inline std::vector<RandomCase> random_cases(std::uint32_t first, const std::vect
 }
 
 constexpr par::Partition kOfRandom{.micro_batches = 8};
+
+inline ls::Tensor step_of(par::Parallel& run, const par::Partition& partition, int step) {
+  return call(run, own_batch(run, partition, step, kSamples), nn::CrossEntropyLoss(), false);
+}
+
+// The ranks of fsdp gather the bytes of the plan in a step.
+inline void check_gathered_bytes(par::Parallel& run, const par::Partition& partition) {
+  step_of(run, partition, 0);
+  const std::int64_t before = run.group()->traffic().bytes(par::Phase::kParameters);
+  step_of(run, partition, 1);
+  const std::int64_t gathered = run.group()->traffic().bytes(par::Phase::kParameters) - before;
+  const ls::Tensor all = ls::full({1}, static_cast<double>(gathered), {.dtype = ls::kFloat64});
+  run.group()->all_reduce(all)->wait();
+  CHECK(all.item<double>() == static_cast<double>(run.group()->size() * run.training_plan().gather_bytes));
+}
 
 inline void check_equal(const Outcome& got, const Outcome& want) {
   CHECK(std::ranges::all_of(want.numbers, [](double number) { return std::isfinite(number); }));

@@ -38,10 +38,6 @@ void on_ranks(const Mesh& layout, const par::Partition& partition, const ModelOp
   });
 }
 
-ls::Tensor step_of(par::Parallel& run, const par::Partition& partition, int step) {
-  return call(run, own_batch(run, partition, step, kSamples), nn::CrossEntropyLoss(), false);
-}
-
 // The error of a run with these options; the same on all ranks.
 void check_error(const Mesh& layout, const par::ParallelOptions& options, const std::string& want,
                  const ModelOptions& of_model = {}) {
@@ -169,16 +165,9 @@ TEST_CASE("each rank has its stages, and the plan has the bytes of a step") {
       if (mesh["dp"].rank() == 0 && mesh["fsdp"].rank() == 0)
         of_stages[static_cast<std::size_t>(mesh["pp"].rank())] = numbers;
       CHECK(run.plan().find("stage 1") != std::string::npos);
-      step_of(run, kFour, 0);
-      const std::int64_t before = run.group()->traffic().bytes(par::Phase::kParameters);
-      step_of(run, kFour, 1);
+      layout.fsdp > 1 ? check_gathered_bytes(run, kFour) : void(step_of(run, kFour, 0));
       const par::TrafficStats& all_axes = run.traffic();
       CHECK(all_axes.bytes(par::Phase::kActivations) + all_axes.bytes(par::Phase::kActivationGradients) > 0);
-      const std::int64_t gathered = run.group()->traffic().bytes(par::Phase::kParameters) - before;
-      const ls::Tensor all = ls::full({1}, static_cast<double>(gathered), {.dtype = ls::kFloat64});
-      run.group()->all_reduce(all)->wait();
-      if (layout.fsdp > 1)
-        CHECK(all.item<double>() == static_cast<double>(layout.fsdp * run.training_plan().gather_bytes));
       std::int64_t of_model = 0;
       run.gathered([&] {
         for (const nn::Parameter& each : model.parameters()) of_model += each->numel();
