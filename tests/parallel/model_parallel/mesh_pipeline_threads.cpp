@@ -87,8 +87,10 @@ TEST_CASE("random models in stages: the bits of a run without stages where messa
   for (const RandomCase& of : random_cases(200, {2, 4})) {
     CAPTURE(of.describe());
     const Outcome want = train(of.without_stages, kOfRandom, of.options, of.steps);
+    std::vector<Group> kept(static_cast<std::size_t>(of.mesh.ranks()));  // until all ranks have ended their last operation
     with_threads(late_backend(), of.mesh.ranks(),
                  [&](const Group& group) {
+                   kept[static_cast<std::size_t>(group->rank())] = group;
                    const std::shared_ptr<void> own = ls::random::become_rank();
                    check_equal(train_on_rank(group, of.mesh, kOfRandom, of.options, of.steps), want);
                  },
