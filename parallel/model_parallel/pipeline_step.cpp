@@ -140,14 +140,6 @@ void PipelineStep::put_input(int stage, int m, StageMessages::Message message) {
   });
 }
 
-Batch PipelineStep::rows(int m) const {
-  return narrow_rows(step_.batch, micro_batch_rows(plan_.samples, m, plan_.micro_batches));
-}
-
-std::int64_t PipelineStep::weight(int m) const {
-  return plan_.weighted() ? micro_batch_rows(plan_.samples, m, plan_.micro_batches).count : 1;
-}
-
 void PipelineStep::forward(int stage, int m) {
   now_ = {stage, m};
   Live& live = live_[now_];
@@ -159,7 +151,7 @@ void PipelineStep::forward(int stage, int m) {
     return nn::run_without_hooks(pipeline_.root(), inputs);
   });
   if (stages_.is_last(stage)) {
-    step_.losses[static_cast<std::size_t>(m)] = weighted_loss(plan_.op, live.output, weight(m), !plan_.evaluates);
+    step_.losses[static_cast<std::size_t>(m)] = weighted_loss(plan_.op, live.output, plan_.weight(m), !plan_.evaluates);
   } else if (stages_.ranks == 1) {
     put_input(stage + 1, m, {live.output.detach(), live.output.requires_grad(), live.positions});
   }
@@ -252,7 +244,7 @@ void PipelineStep::backward(const ScheduleAction& action) {
   Live& live = live_[{stage, m}];
   run_backward(action, [&] {
     if (stages_.is_last(stage))
-      weighted_backward(live.output, weight(m));
+      weighted_backward(live.output, plan_.weight(m));
     else if (live.output.requires_grad() && live.gradient.defined())
       live.output.backward(live.gradient);
   });
@@ -263,8 +255,8 @@ void PipelineStep::backward(const ScheduleAction& action) {
 void PipelineStep::backward_input(const ScheduleAction& action) {
   const auto [kind, stage, m] = action;
   Live& live = live_[{stage, m}];
-  if (stages_.is_last(stage) && weight(m) != 1)
-    live.gradient = raw::full(live.output.shape(), static_cast<double>(weight(m)), live.output.options());
+  if (stages_.is_last(stage) && plan_.weight(m) != 1)
+    live.gradient = raw::full(live.output.shape(), static_cast<double>(plan_.weight(m)), live.output.options());
   const auto split = [&] {
     if (live.output.requires_grad() && (stages_.is_last(stage) || live.gradient.defined()))
       live.input_gradient = live.split

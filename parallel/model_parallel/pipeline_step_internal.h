@@ -56,8 +56,7 @@ class PipelineStep {
   void end_if_complete(int stage, int m);
   void put_input(int stage, int m, StageMessages::Message message);
   void put_gradient(int stage, int m, const Tensor& gradient) { live_[{stage, m}].gradient = gradient; }
-  Batch rows(int m) const;
-  std::int64_t weight(int m) const;
+  Batch rows(int m) const { return narrow_rows(step_.batch, plan_.rows(m)); }
 
   const PipelineRunner& pipeline_;
   const Stages& stages_;

@@ -77,12 +77,12 @@ MicroBatchStep::MicroBatchStep(const MicroBatchPlan& plan, const Batch& batch, M
 }
 
 Tensor MicroBatchStep::forward(int s) {
-  const Tensor loss = executor_.forward(s, batch_, samples(s), loss_fn_);
-  losses_[static_cast<std::size_t>(s)] = weighted_loss(plan_.op, loss, weight(s), !plan_.evaluates);
+  const Tensor loss = executor_.forward(s, batch_, plan_.rows(s), loss_fn_);
+  losses_[static_cast<std::size_t>(s)] = weighted_loss(plan_.op, loss, plan_.weight(s), !plan_.evaluates);
   return loss;
 }
 
-void MicroBatchStep::backward(int s, const Tensor& loss) { executor_.backward(s, loss, weight(s)); }
+void MicroBatchStep::backward(int s, const Tensor& loss) { executor_.backward(s, loss, plan_.weight(s)); }
 
 void MicroBatchStep::run() {
   executor_.for_each(plan_.running(), [&](int s) {
@@ -97,13 +97,14 @@ MicroBatchesInTurn::MicroBatchesInTurn(nn::Module& module)
     : trained_(module), stages_(stage_runner(module)), sets_(new_sets()), buffers_(module) {}
 
 GradientSets MicroBatchesInTurn::new_sets() {
-  std::vector<int> chunks(parameters().size(), 0);
-  of_chunks_.assign(stages_ ? static_cast<std::size_t>(stages_->chunks()) : 0, {});
-  for (std::size_t p = parameters().size(); stages_ && p-- > 0;) {
-    chunks[p] = stages_->chunk_of(parameters()[p]);
-    if (!stages_->is_shared(parameters()[p])) of_chunks_[static_cast<std::size_t>(chunks[p])].push_back(p);
+  if (!stages_) return GradientSets(parameters());
+  std::vector<int> chunk_of(parameters().size());
+  of_chunks_.assign(static_cast<std::size_t>(stages_->chunks()), {});
+  for (std::size_t p = parameters().size(); p-- > 0;) {
+    chunk_of[p] = stages_->chunk_of(parameters()[p]);
+    if (!stages_->is_shared(parameters()[p])) of_chunks_[static_cast<std::size_t>(chunk_of[p])].push_back(p);
   }
-  return GradientSets(parameters(), chunks);
+  return GradientSets(parameters(), chunk_of, stages_->chunks());
 }
 
 bool MicroBatchesInTurn::update() {

@@ -24,6 +24,8 @@ struct MicroBatchPlan {
 
   bool weighted() const { return weighting == Weighting::kSamples; }
   int running() const;  // micro-batches that have samples
+  RowRange rows(int s) const { return micro_batch_rows(samples, s, micro_batches); }
+  std::int64_t weight(int s) const { return weighted() ? rows(s).count : 1; }  // of micro-batch s
   // The scale of the sum over the process's micro-batches. Throws InvalidArgument if the batch has no samples.
   StepScale scale() const;
 };
@@ -60,9 +62,6 @@ class MicroBatchStep {
   void run();
 
  private:
-  RowRange samples(int s) const { return micro_batch_rows(plan_.samples, s, plan_.micro_batches); }
-  std::int64_t weight(int s) const { return plan_.weighted() ? samples(s).count : 1; }
-
   const MicroBatchPlan& plan_;
   const Batch& batch_;
   MicroBatchLoss loss_fn_;
