@@ -238,7 +238,7 @@ std::vector<plan::Mesh> modes_of(const plan::Job& job, const plan::Mesh& axes) {
     mesh.chunks = chunks;
   };
   add(par::Schedule::k1F1B, 1);
-  if (axes.pp > 1 && axes.fsdp == 1) add(par::Schedule::kZeroBubble, 1);
+  if (axes.pp > 1) add(par::Schedule::kZeroBubble, 1);
   if (axes.pp > 1 && micro_batches % axes.pp == 0 && 2 * axes.pp <= job.model.layers + 2)
     add(par::Schedule::kInterleaved, 2);
   for (const plan::Mesh& each : schedules) {

@@ -109,7 +109,8 @@ Tensor normalize_batch(const Tensor& x, const Tensor& weight, const Tensor& bias
                   if (autograd::grad_mode()) return batch_norm_gradients(grad, *x, *w, eps, needs);
                   const Shape shape = {x->size(1)};
                   const Tensor by_weight = place_for(needs, 1, shape, grad), by_bias = place_for(needs, 2, shape, grad);
-                  const Tensor by_x = raw::batch_norm_backward(grad, *x, *w, statistics, by_weight, by_bias);
+                  const Tensor by_x =
+                      raw::batch_norm_backward(grad, *x, needs[0] ? *w : Tensor(), statistics, by_weight, by_bias);
                   return Gradients{needs[0] ? by_x : Tensor(), by_weight, by_bias};
                 });
 }

@@ -204,10 +204,6 @@ Parallel::State::State(nn::Module& of, const DeviceMesh& mesh, const ParallelOpt
   const bool has_stages =
       stage_ranks > 1 || (!options.chain.empty() && shares_parameters(chain_of("Parallel", module, options.chain)));
   if (has_stages) check_stages("Parallel", module, stage_ranks, pipeline);
-  LOCKSTEP_CHECK(
-      !has_stages || !is_sharded || !splits_backward(pipeline),
-      "Parallel: schedules with I and W apart (zb1p) are not supported with the axis fsdp, whose units would be "
-      "gathered for both; use 1f1b");
   first = has_axis(mesh, data_axis) ? mesh[data_axis].rank() * micro_batches : 0;
   if (has_axis(mesh, "cp")) blocks = mesh["cp"];
   LOCKSTEP_CHECK(runner_groups(module, SharedRunner::Part::kSequence).empty(),

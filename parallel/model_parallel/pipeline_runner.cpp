@@ -41,6 +41,12 @@ Tensor PipelineRunner::run(const std::vector<Tensor>& inputs, Forward forward) c
   return forward(inputs);
 }
 
+int PipelineRunner::split_backwards(int chunk) const {
+  return static_cast<int>(std::ranges::count_if(rows_, [&](const ScheduleAction& action) {
+    return stages_.chunk_of(action.stage) == chunk && part_of(action) == BackwardPart::kInput;
+  }));
+}
+
 void PipelineRunner::run_micro_batches(const StagedStep& step) const {
   LOCKSTEP_CHECK(step.plan.micro_batches == table_.micro_batches(),
                  "{}: {} micro-batches on this rank, but the schedule has {}", op_, step.plan.micro_batches,

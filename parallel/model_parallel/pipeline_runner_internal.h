@@ -25,7 +25,8 @@ class PipelineRunner final : public StageRunner {
   // step does, so that random numbers have the sites that they have below the root.
   Tensor run(const std::vector<Tensor>& inputs, Forward forward) const override;
   void run_micro_batches(const StagedStep& step) const override;
-  int chunks() const override { return stages_.count() / stages_.ranks; }
+  int chunks() const override { return stages_.chunks(); }
+  int split_backwards(int chunk) const override;
   int chunk_of(const nn::Parameter& parameter) const override { return tensors_.chunk_of(parameter); }
   std::vector<Place> places() const override { return tensors_.places(); }
   bool is_shared(const nn::Parameter& parameter) const override { return ties_.has(parameter); }

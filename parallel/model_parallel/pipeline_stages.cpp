@@ -83,10 +83,8 @@ void check_ranks(const char* op, const nn::Module& module, ProcessGroup& group, 
   std::vector<std::string> texts = {
       fmt::format("schedule of {} micro-batches, {:016x}", table.micro_batches(), hash.digest()),
       fmt::format("weighting {}", static_cast<int>(options.weighting))};
-  for (std::size_t k = 0; k < stages.chain.size(); ++k) {
-    const auto stage = std::ranges::upper_bound(stages.begins, k) - stages.begins.begin() - 1;
-    texts.push_back(fmt::format("{} in stage {}", stages.chain[k].path, stage));
-  }
+  for (std::size_t k = 0; k < stages.chain.size(); ++k)
+    texts.push_back(fmt::format("{} in stage {}", stages.chain[k].path, stages.stage_of(k)));
   texts.push_back(fmt::format("{} {}", version(), cpu_description()));
   check_same_model(op, module, group, texts);
 }
@@ -95,12 +93,6 @@ void check_ranks(const char* op, const nn::Module& module, ProcessGroup& group, 
 
 void check_stages(const char* op, nn::Module& module, int ranks, const PipelineOptions& options) {
   plan_stages(op, module, ranks, 0, options);
-}
-
-bool splits_backward(const PipelineOptions& options) {
-  if (!options.table) return options.schedule == Schedule::kZeroBubble;
-  const std::vector<ScheduleAction>& rows = options.table->actions(0);
-  return std::ranges::find(rows, ActionKind::kBackwardWeight, &ScheduleAction::kind) != rows.end();
 }
 
 bool shares_parameters(const std::vector<ChainModule>& chain) {
@@ -118,7 +110,6 @@ std::shared_ptr<const PipelineRunner> cut_into_stages(const char* op, nn::Module
   LOCKSTEP_CHECK(axis.defined() && axis.axes().size() == 1,
                  "{}: expected a mesh of one axis, for example mesh[\"pp\"]; the mesh is {}", op,
                  axis.defined() ? axis.to_string() : "undefined");
-  LOCKSTEP_CHECK(!stage_runner(module), "{}: the model is in stages already", op);
   const auto [table, stages] = plan_stages(op, module, axis.size(), axis.rank(), options);
   if (axis.group()) check_ranks(op, module, *axis.group(), stages, table, options);
   auto runner = std::make_shared<const PipelineRunner>(op, module, axis.group(), whole_group(axis), stages, table);

@@ -10,8 +10,6 @@ namespace lockstep::parallel {
 
 // Throws InvalidArgument for options that do not fit the module or this number of ranks along pp.
 void check_stages(const char* op, nn::Module& module, int ranks, const PipelineOptions& options);
-// Whether the schedule has I and W in the place of B.
-bool splits_backward(const PipelineOptions& options);
 // Whether modules of the chain share a parameter. Then the chain determines the bits.
 bool shares_parameters(const std::vector<ChainModule>& chain);
 // Gives `module` a PipelineRunner, as Pipeline's constructor describes. `op` is for errors. Collective along the axis.

@@ -22,6 +22,14 @@ bool is_backward(ActionKind kind) {
 
 }  // namespace
 
+std::optional<BackwardPart> part_of(const ScheduleAction& action) {
+  const bool is_first = action.stage == 0;
+  if (action.kind == ActionKind::kBackward) return BackwardPart::kWhole;
+  if (action.kind == ActionKind::kBackwardWeight) return is_first ? BackwardPart::kWhole : BackwardPart::kWeight;
+  if (action.kind == ActionKind::kBackwardInput && !is_first) return BackwardPart::kInput;
+  return std::nullopt;
+}
+
 PipelineStep::PipelineStep(const PipelineRunner& pipeline, StageMessages& messages, const StagedStep& step)
     : pipeline_(pipeline), stages_(pipeline.stages()), messages_(messages), step_(step), plan_(step.plan) {}
 
@@ -33,10 +41,12 @@ bool PipelineStep::is_left_out(const ScheduleAction& action) const {
 // A row of a micro-batch without samples. Ranks of other pipelines may have some, and communicate meanwhile.
 void PipelineStep::skip(const ScheduleAction& action) {
   const int m = action.micro_batch, chunk = stages_.chunk_of(action.stage);
-  if (action.kind == ActionKind::kForward) step_.in_turn.skip_forward(m, chunk);
-  const bool is_backward = action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardWeight;
-  if (plan_.evaluates ? action.kind == ActionKind::kForward : is_backward)
-    step_.in_turn.skip_backward(m, chunk, plan_.evaluates);
+  if (action.kind == ActionKind::kForward) {
+    step_.in_turn.skip_forward(m, chunk);
+    if (plan_.evaluates) step_.in_turn.end_evaluation(m, chunk);
+  } else if (const auto part = part_of(action)) {
+    step_.in_turn.skip_backward(m, chunk, *part);
+  }
 }
 
 void PipelineStep::run() {
@@ -103,15 +113,15 @@ void PipelineStep::run(const ScheduleAction& action) {
     case ActionKind::kReceiveBackward:
       return put_gradient(stage, m, messages_.receive(action, Device()).tensor);
     case ActionKind::kBackward:
-      return backward(stage, m);
+      return backward(action);
     case ActionKind::kSendBackward:
       messages_.send(action, {.tensor = live.input_gradient});
       live.is_sent = true;
       return end_if_complete(stage, m);
     case ActionKind::kBackwardInput:
-      return backward_input(stage, m);
+      return backward_input(action);
     case ActionKind::kBackwardWeight:
-      return backward_weight(stage, m);
+      return backward_weight(action);
     default:
       return;
   }
@@ -130,14 +140,6 @@ void PipelineStep::put_input(int stage, int m, StageMessages::Message message) {
   });
 }
 
-Batch PipelineStep::rows(int m) const {
-  return narrow_rows(step_.batch, micro_batch_rows(plan_.samples, m, plan_.micro_batches));
-}
-
-std::int64_t PipelineStep::weight(int m) const {
-  return plan_.weighted() ? micro_batch_rows(plan_.samples, m, plan_.micro_batches).count : 1;
-}
-
 void PipelineStep::forward(int stage, int m) {
   now_ = {stage, m};
   Live& live = live_[now_];
@@ -149,11 +151,11 @@ void PipelineStep::forward(int stage, int m) {
     return nn::run_without_hooks(pipeline_.root(), inputs);
   });
   if (stages_.is_last(stage)) {
-    step_.losses[static_cast<std::size_t>(m)] = weighted_loss(plan_.op, live.output, weight(m), !plan_.evaluates);
+    step_.losses[static_cast<std::size_t>(m)] = weighted_loss(plan_.op, live.output, plan_.weight(m), !plan_.evaluates);
   } else if (stages_.ranks == 1) {
     put_input(stage + 1, m, {live.output.detach(), live.output.requires_grad(), live.positions});
   }
-  if (plan_.evaluates) step_.in_turn.skip_backward(m, chunk, true);
+  if (plan_.evaluates) step_.in_turn.end_evaluation(m, chunk);
   if (plan_.evaluates && (stages_.is_last(stage) || stages_.ranks == 1)) live_.erase({stage, m});
 }
 
@@ -225,9 +227,11 @@ Tensor PipelineStep::run_chain(const std::vector<Tensor>& inputs) {
   return y;
 }
 
-void PipelineStep::run_backward(int stage, int m, FunctionRef<void()> body) {
+// B or W: makes gradients of parameters.
+void PipelineStep::run_backward(const ScheduleAction& action, FunctionRef<void()> body) {
+  const auto [kind, stage, m] = action;
   const int chunk = stages_.chunk_of(stage);
-  step_.in_turn.backward(m, chunk, [&] {
+  step_.in_turn.backward(m, chunk, *part_of(action), [&] {
     pipeline_.ties().begin(m, plan_.running(), chunk);
     body();
     pipeline_.ties().end(m, plan_.running(), chunk);
@@ -235,32 +239,42 @@ void PipelineStep::run_backward(int stage, int m, FunctionRef<void()> body) {
   live_[{stage, m}].is_done = true;
 }
 
-void PipelineStep::backward(int stage, int m) {
+void PipelineStep::backward(const ScheduleAction& action) {
+  const auto [kind, stage, m] = action;
   Live& live = live_[{stage, m}];
-  run_backward(stage, m, [&] {
+  run_backward(action, [&] {
     if (stages_.is_last(stage))
-      weighted_backward(live.output, weight(m));
+      weighted_backward(live.output, plan_.weight(m));
     else if (live.output.requires_grad() && live.gradient.defined())
       live.output.backward(live.gradient);
   });
   pass_gradient(stage, m);
 }
 
-void PipelineStep::backward_input(int stage, int m) {
+// The first stage has no input: all of its backward is left to W.
+void PipelineStep::backward_input(const ScheduleAction& action) {
+  const auto [kind, stage, m] = action;
   Live& live = live_[{stage, m}];
-  if (stages_.is_last(stage) && weight(m) != 1)
-    live.gradient = raw::full(live.output.shape(), static_cast<double>(weight(m)), live.output.options());
-  if (live.output.requires_grad() && (stages_.is_last(stage) || live.gradient.defined()))
-    live.input_gradient = live.split
-                              .emplace(live.output, live.gradient,
-                                       live.input.defined() && live.input.requires_grad() ? live.input : Tensor())
-                              .take_input_gradient();
+  if (stages_.is_last(stage) && plan_.weight(m) != 1)
+    live.gradient = raw::full(live.output.shape(), static_cast<double>(plan_.weight(m)), live.output.options());
+  const auto split = [&] {
+    if (live.output.requires_grad() && (stages_.is_last(stage) || live.gradient.defined()))
+      live.input_gradient = live.split
+                                .emplace(live.output, live.gradient,
+                                         live.input.defined() && live.input.requires_grad() ? live.input : Tensor())
+                                .take_input_gradient();
+  };
+  if (const auto part = part_of(action))
+    step_.in_turn.backward(m, stages_.chunk_of(stage), *part, split);
+  else
+    split();
   pass_gradient(stage, m);
 }
 
-void PipelineStep::backward_weight(int stage, int m) {
+void PipelineStep::backward_weight(const ScheduleAction& action) {
+  const auto [kind, stage, m] = action;
   Live& live = live_[{stage, m}];
-  run_backward(stage, m, [&] {
+  run_backward(action, [&] {
     if (live.split) live.split->run();
   });
   live.split.reset();

@@ -15,6 +15,9 @@
 
 namespace lockstep::parallel {
 
+// The part of a backward that an action runs; null: none. The first stage has no input, so that its W is the whole backward.
+std::optional<BackwardPart> part_of(const ScheduleAction& action);
+
 class PipelineStep {
  public:
   PipelineStep(const PipelineRunner& pipeline, StageMessages& messages, const StagedStep& step);
@@ -45,16 +48,15 @@ class PipelineStep {
   void forward(int stage, int m);
   Tensor loss(int m);
   Tensor run_chain(const std::vector<Tensor>& inputs);
-  void backward(int stage, int m);
-  void backward_input(int stage, int m);
-  void backward_weight(int stage, int m);
-  void run_backward(int stage, int m, FunctionRef<void()> body);
+  void backward(const ScheduleAction& action);
+  void backward_input(const ScheduleAction& action);
+  void backward_weight(const ScheduleAction& action);
+  void run_backward(const ScheduleAction& action, FunctionRef<void()> body);
   void pass_gradient(int stage, int m);
   void end_if_complete(int stage, int m);
   void put_input(int stage, int m, StageMessages::Message message);
   void put_gradient(int stage, int m, const Tensor& gradient) { live_[{stage, m}].gradient = gradient; }
-  Batch rows(int m) const;
-  std::int64_t weight(int m) const;
+  Batch rows(int m) const { return narrow_rows(step_.batch, plan_.rows(m)); }
 
   const PipelineRunner& pipeline_;
   const Stages& stages_;

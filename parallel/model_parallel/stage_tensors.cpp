@@ -34,30 +34,17 @@ void check_has_parameters(const char* op, const Stages& stages) {
 
 StageTensors::StageTensors(const char* op, const nn::Module& module, const Stages& stages) : rank_(stages.rank) {
   if (stages.ranks > 1) check_has_parameters(op, stages);
-  for (int stage = 0; stage < stages.count(); ++stage) {
-    for (std::size_t k = stages.begins[static_cast<std::size_t>(stage)];
-         k < stages.begins[static_cast<std::size_t>(stage) + 1]; ++k) {
-      const auto& [path, link] = stages.chain[k];
-      for (const auto& [name, each] : link->named_parameters())
-        add(op, nn::join(path, name), each, true, stage, stages);
-      for (const auto& [name, each] : link->named_buffers()) add(op, nn::join(path, name), each, false, stage, stages);
-    }
+  for (const auto& [name, each] : module.named_parameters()) add(name, each, true);
+  for (const auto& [name, each] : module.named_buffers()) add(name, each, false);
+  for (std::size_t k = 0; k < stages.chain.size(); ++k) {
+    const auto& [path, link] = stages.chain[k];
+    const int stage = stages.stage_of(k), rank = stages.rank_of(stage), chunk = stages.chunk_of(stage);
+    for (const auto& [name, each] : link->named_parameters()) use(op, nn::join(path, name), each, rank, chunk);
+    for (const auto& [name, each] : link->named_buffers()) use(op, nn::join(path, name), each, rank, chunk);
   }
-  order_as(module);
 }
 
-void StageTensors::add(const char* op, const std::string& name, const nn::TensorHandle& handle, bool is_parameter,
-                       int stage, const Stages& stages) {
-  const int rank = stages.rank_of(stage), chunk = stages.chunk_of(stage);
-  const auto known = std::ranges::find(entries_, handle.id(), [](const Entry& each) { return each.handle.id(); });
-  if (known != entries_.end()) {
-    LOCKSTEP_CHECK(
-        is_parameter || known->rank == rank,
-        "{}: {} is {}, a buffer that stages of the ranks {} and {} would change apart; give each module its own", op,
-        name, known->name, known->rank, rank);
-    if (rank == rank_ && !known->is_here) known->is_here = true, known->chunk = chunk;
-    return;
-  }
+void StageTensors::add(const std::string& name, const nn::TensorHandle& handle, bool is_parameter) {
   const Tensor& tensor = handle.master();
   entries_.push_back(
       {.handle = handle,
@@ -65,24 +52,18 @@ void StageTensors::add(const char* op, const std::string& name, const nn::Tensor
        .options = {.dtype = tensor.dtype(), .device = nn::is_deferred(tensor) ? Device() : tensor.device()},
        .shape = tensor.shape(),
        .requires_grad = tensor.requires_grad(),
-       .is_parameter = is_parameter,
-       .rank = rank,
-       .is_here = rank == rank_,
-       .chunk = chunk});
+       .is_parameter = is_parameter});
 }
 
-// Chain modules may be in another order than in the model.
-void StageTensors::order_as(const nn::Module& module) {
-  std::vector<Entry> ordered;
-  const auto take = [&](const auto& named) {
-    for (const auto& [name, handle] : named) {
-      const auto found = std::ranges::find(entries_, handle.id(), [](const Entry& each) { return each.handle.id(); });
-      ordered.push_back(*found);
-    }
-  };
-  take(module.named_parameters());
-  take(module.named_buffers());
-  entries_ = std::move(ordered);
+// A stage of `rank`, its model chunk `chunk`, has the tensor under this name.
+void StageTensors::use(const char* op, const std::string& name, const nn::TensorHandle& handle, int rank, int chunk) {
+  Entry& entry = entry_of(handle);
+  if (entry.rank < 0) entry.rank = rank;
+  LOCKSTEP_CHECK(
+      entry.is_parameter || entry.rank == rank,
+      "{}: {} is {}, a buffer that stages of the ranks {} and {} would change apart; give each module its own", op,
+      name, entry.name, entry.rank, rank);
+  if (rank == rank_ && !entry.is_here) entry.is_here = true, entry.chunk = chunk;
 }
 
 void StageTensors::leave_to_others() {
@@ -139,11 +120,6 @@ void StageTensors::gather(ProcessGroup& group) const {
     each.handle.set_sharding(nn::Sharding::kNone);
     if (!each.is_here) each.handle.set_master(tensor.requires_grad_(each.requires_grad));
   }
-}
-
-int StageTensors::chunk_of(const nn::Parameter& parameter) const {
-  const auto found = std::ranges::find(entries_, parameter.id(), [](const Entry& each) { return each.handle.id(); });
-  return found->chunk;
 }
 
 std::vector<StageRunner::Place> StageTensors::places() const {

@@ -1,6 +1,7 @@
 // The parameters and buffers of a model in stages: which rank has them. Not installed.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
 #include <vector>
@@ -25,7 +26,7 @@ class StageTensors {
   void with_all(ProcessGroup& group, FunctionRef<void()> body);
 
   // The first chunk of this rank that uses the parameter, which this rank has.
-  int chunk_of(const nn::Parameter& parameter) const;
+  int chunk_of(const nn::Parameter& parameter) { return entry_of(parameter).chunk; }
   std::vector<StageRunner::Place> places() const;
 
  private:
@@ -35,13 +36,15 @@ class StageTensors {
     TensorOptions options;  // of the tensor
     Shape shape;
     bool requires_grad, is_parameter;
-    int rank;      // that of the first stage that uses it
-    bool is_here;  // this rank has a stage that uses it,
-    int chunk;     // the first one in this chunk
+    int rank = -1;         // that of the first stage that uses it
+    bool is_here = false;  // this rank has a stage that uses it,
+    int chunk = 0;         // the first one in this chunk
   };
-  void add(const char* op, const std::string& name, const nn::TensorHandle& handle, bool is_parameter, int stage,
-           const Stages& stages);
-  void order_as(const nn::Module& module);
+  void add(const std::string& name, const nn::TensorHandle& handle, bool is_parameter);
+  void use(const char* op, const std::string& name, const nn::TensorHandle& handle, int rank, int chunk);
+  Entry& entry_of(const nn::TensorHandle& handle) {
+    return *std::ranges::find(entries_, handle.id(), [](const Entry& each) { return each.handle.id(); });
+  }
   void gather(ProcessGroup& group) const;
 
   std::vector<Entry> entries_;  // parameters, then buffers, each in the order of the model

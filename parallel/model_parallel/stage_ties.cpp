@@ -21,16 +21,17 @@ StageTies::StageTies(const Stages& stages) : rank_(stages.rank), sets_({}) {
     }
   }
   std::erase_if(ties_, [](const Tie& tie) { return tie.users.size() == 1; });
+  std::vector<int> chunk_of;
   for (Tie& tie : ties_) {
     bool is_first = true;  // of this rank's: it uses the parameter itself
     for (User& user : tie.users) {
       if (user.rank != rank_ || std::exchange(is_first, false)) continue;
       user.alias = aliases_.size();
       aliases_.emplace_back(Tensor());
-      chunks_.push_back(user.chunk);
+      chunk_of.push_back(user.chunk);
     }
   }
-  sets_ = GradientSets(aliases_, chunks_);
+  sets_ = GradientSets(aliases_, chunk_of, stages.chunks());
 }
 
 bool StageTies::has(const nn::Parameter& parameter) const {
@@ -61,14 +62,6 @@ const nn::ReplicaView* StageTies::enter(std::size_t link, const nn::ReplicaView*
     }
   }
   return own;
-}
-
-void StageTies::begin(int micro_batch, int micro_batches, int chunk) {
-  if (std::ranges::find(chunks_, chunk) != chunks_.end()) sets_.begin(micro_batch, micro_batches, chunk);
-}
-
-void StageTies::end(int micro_batch, int micro_batches, int chunk) {
-  if (std::ranges::find(chunks_, chunk) != chunks_.end()) sets_.end(micro_batch, micro_batches, chunk);
 }
 
 namespace {

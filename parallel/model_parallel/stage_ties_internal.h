@@ -27,8 +27,8 @@ class StageTies {
   // others than the module's own. Kept until the next step.
   const nn::ReplicaView* enter(std::size_t link, const nn::ReplicaView* view);
   // Around the backward of a micro-batch in a chunk of this rank, as GradientSets.
-  void begin(int micro_batch, int micro_batches, int chunk);
-  void end(int micro_batch, int micro_batches, int chunk);
+  void begin(int micro_batch, int micro_batches, int chunk) { sets_.begin(micro_batch, micro_batches, chunk); }
+  void end(int micro_batch, int micro_batches, int chunk) { sets_.end(micro_batch, micro_batches, chunk); }
   // Puts the sums over all modules into `sets`. Collective over the ranks of the stages (null: this one alone). If the
   // gradients will be reduced over `data`, a module's sum is that over its ranks: so the bits do not depend on the number
   // of pipelines. Then rank 0 of `data` gets the result, and the others -0, which changes no sum.
@@ -55,7 +55,6 @@ class StageTies {
   int rank_;
   std::vector<Tie> ties_;
   std::vector<nn::Parameter> aliases_;                   // leaves that share the elements of a parameter
-  std::vector<int> chunks_;                              // of the aliases
   GradientSets sets_;                                    // of the aliases
   std::vector<std::unique_ptr<nn::ReplicaView>> views_;  // of this step
 };

@@ -15,6 +15,7 @@ struct Stages {
   int ranks = 1, rank = 0;
 
   int count() const { return static_cast<int>(begins.size()) - 1; }
+  int chunks() const { return count() / ranks; }  // of a rank
   int rank_of(int stage) const { return stage % ranks; }
   int chunk_of(int stage) const { return stage / ranks; }
   bool is_last(int stage) const { return stage == count() - 1; }

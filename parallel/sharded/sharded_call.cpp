@@ -55,7 +55,7 @@ class ShardedDataParallel::State::Call {
       of_step.accumulated = &*own_;
       step_.emplace(*state.gradients, of_step, state.step);
     }
-    state.gathers->begin_backward({});
+    state.gathers->begin_backward({}, BackwardPart::kWhole);
   }
   // The step ends with the backward, also after an exception.
   static void end_with(const std::shared_ptr<Call>& call, autograd::Run& run) {

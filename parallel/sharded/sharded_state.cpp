@@ -100,7 +100,7 @@ void ShardedDataParallel::State::make_units() {
   for (const auto& [name, parameter] : named) parameter.set_sharding(nn::Sharding::kSharded);
   for (const UnitLayout& layout : layouts)
     units.emplace_back(layout, units.size(), named, *group, is_resident(), access);
-  gathers = std::make_unique<UnitGathers>(units, group, units_of_chunks());
+  gathers = std::make_unique<UnitGathers>(units, group, chunks_of_units());
   const bool in_stages = stage_runner(module) != nullptr;
   gradients = std::make_unique<UnitGradients>(
       layouts, named, group->duplicate(),
@@ -110,15 +110,17 @@ void ShardedDataParallel::State::make_units() {
   empty_cache();  // which has the memory of the whole parameters
 }
 
-// The units with parameters of each of this rank's chunks, if the model is in pipeline stages.
-std::vector<std::vector<std::size_t>> ShardedDataParallel::State::units_of_chunks() const {
+// This rank's chunks with the units that have parameters of them, if the model is in pipeline stages.
+std::vector<UnitGathers::Chunk> ShardedDataParallel::State::chunks_of_units() const {
   const std::shared_ptr<const StageRunner> stages = stage_runner(module);
   if (!stages) return {};
-  std::vector<std::vector<std::size_t>> chunks(static_cast<std::size_t>(stages->chunks()));
+  std::vector<UnitGathers::Chunk> chunks;
+  for (int chunk = 0; chunk < stages->chunks(); ++chunk)
+    chunks.push_back({.units = {}, .split_backwards = stages->split_backwards(chunk)});
   for (std::size_t u = 0; u < layouts.size(); ++u) {
     for (const FlatLayout& flat : layouts[u].flats) {
       for (const std::size_t p : flat.parameters) {
-        auto& of_chunk = chunks[static_cast<std::size_t>(stages->chunk_of(named[p].second))];
+        auto& of_chunk = chunks[static_cast<std::size_t>(stages->chunk_of(named[p].second))].units;
         if (of_chunk.empty() || of_chunk.back() != u) of_chunk.push_back(u);
       }
     }

@@ -30,7 +30,7 @@ struct ShardedDataParallel::State final : DistributedTraining {
   // --- construction (sharded_state.cpp) ---
   void check_ranks();
   void make_units();
-  std::vector<std::vector<std::size_t>> units_of_chunks() const;
+  std::vector<UnitGathers::Chunk> chunks_of_units() const;
   void disconnect();
   void make_pieces();
   ShardedParameter piece_of(const std::pair<std::string, nn::Parameter>& whole, const Tensor& shard,

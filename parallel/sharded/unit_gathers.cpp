@@ -15,15 +15,16 @@ constexpr std::size_t kBuffers = 2;
 }  // namespace
 
 UnitGathers::UnitGathers(std::vector<UnitParameters>& units, std::shared_ptr<ProcessGroup> group,
-                         std::vector<std::vector<std::size_t>> chunks)
+                         std::vector<Chunk> chunks)
     : units_(units), group_(std::move(group)), states_(units.size()),
       direct_(std::ranges::all_of(units, &UnitParameters::reads_directly)), is_in_stages_(!chunks.empty()) {
   if (!is_in_stages_) {
-    std::vector<std::size_t>& all = chunks.emplace_back(count());
+    std::vector<std::size_t>& all = chunks.emplace_back().units;
+    all.resize(count());
     std::iota(all.begin(), all.end(), std::size_t{0});
   }
-  for (const std::vector<std::size_t>& of_chunk : chunks)
-    orders_.push_back({.forward = of_chunk, .backward = backward_order(of_chunk)});
+  for (const auto& [of_chunk, split] : chunks)
+    orders_.push_back({.forward = of_chunk, .backward = backward_order(of_chunk), .split_backwards = split});
   if (units_[0].is_resident()) return;
   if (units_[0].whole_bytes() > 0) root_memory_ = allocate(units_[0].whole_bytes());
   for (std::size_t u = 1; u < count(); ++u) largest_ = std::max(largest_, units_[u].whole_bytes());
@@ -47,8 +48,9 @@ std::vector<std::size_t> UnitGathers::backward_order(const std::vector<std::size
 std::int64_t UnitGathers::gathers_of(std::size_t unit, int micro_batches) const {
   std::int64_t gathers = 0;
   for (const Order& order : orders_)
-    gathers += std::ranges::count(order.forward, unit) + std::ranges::count(order.backward, unit);
-  return gathers * micro_batches;
+    gathers += micro_batches * std::ranges::count(order.forward, unit) +
+               (micro_batches + (direct_ ? 0 : order.split_backwards)) * std::ranges::count(order.backward, unit);
+  return gathers;
 }
 
 // All units are on one device.
@@ -85,14 +87,16 @@ void UnitGathers::end_forward() {
   }
 }
 
-void UnitGathers::begin_backward(const MicroBatchPass& pass) {
+void UnitGathers::begin_backward(const MicroBatchPass& pass, BackwardPart part) {
   enter_pass(pass);
-  begin_phase(Phase::kBackward, orders_[static_cast<std::size_t>(pass.chunk)].backward);
+  part_ = part;
+  const bool gathers_none = part == BackwardPart::kWeight && direct_;
+  begin_phase(Phase::kBackward, gathers_none ? none_ : orders_[static_cast<std::size_t>(pass.chunk)].backward);
 }
 
 void UnitGathers::end_backward() {
   launch_rest();
-  leave_pass();
+  part_ == BackwardPart::kInput ? release_all() : leave_pass();
 }
 
 void UnitGathers::skip_backward(const MicroBatchPass& pass) {

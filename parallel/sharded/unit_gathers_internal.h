@@ -7,7 +7,9 @@
 //
 // If the model is in pipeline stages, a micro-batch passes each model chunk of this rank apart, and several micro-batches
 // are between their forward and their backward. Then no unit stays between the two, and a pass has the units of its chunk
-// alone: those with parameters of it, the root unit among them.
+// alone: those with parameters of it, the root unit among them. A backward in two parts gathers for the first part as a
+// whole backward does. The second part makes gradients of parameters, mostly without reading parameters: where a gather is
+// a copy, it gathers only what an operation reads. Elsewhere it gathers all units, because other ranks may read some.
 //
 // Where ranks can read each other's memory, a gather is a copy, and each rank gathers only the units that it needs. A
 // barrier at the start of the step ensures that all shards are up to date, and no rank changes its shards before all
@@ -35,22 +37,27 @@ namespace lockstep::parallel {
 
 class UnitGathers final : public MicroBatchObserver {
  public:
-  // Allocates the buffers. `units` must outlive this object. The first one is the root. `chunks`: of a model in pipeline
-  // stages, the units of each chunk in ascending order; empty: the model is not in stages.
-  UnitGathers(std::vector<UnitParameters>& units, std::shared_ptr<ProcessGroup> group,
-              std::vector<std::vector<std::size_t>> chunks);
+  // A model chunk of a pipeline: its units in ascending order, and how many of its backwards in a step are in two parts.
+  struct Chunk {
+    std::vector<std::size_t> units;
+    int split_backwards = 0;
+  };
+  // Allocates the buffers. `units` must outlive this object. The first one is the root. `chunks` is empty if the model is
+  // not in stages.
+  UnitGathers(std::vector<UnitParameters>& units, std::shared_ptr<ProcessGroup> group, std::vector<Chunk> chunks);
 
   // --- a step, in this order; resident parameters are gathered in its first micro-batch alone -----------------------
   void begin_step();
   void begin_forward(const MicroBatchPass& pass) override;
   void end_forward() override;
-  void begin_backward(const MicroBatchPass& pass) override;
+  void begin_backward(const MicroBatchPass& pass, BackwardPart part) override;
   void end_backward() override;
   void skip_backward(const MicroBatchPass& pass) override;
   void end_step() override;  // makes the parameters unreadable; after an exception without waiting for other ranks
   // -----------------------------------------------------------------------------------------------------------------
 
-  // How often a unit that is not resident is gathered in a step.
+  // How often a unit that is not resident is gathered in a step. Operations that read parameters in the second part of a
+  // backward are not counted.
   std::int64_t gathers_of(std::size_t unit, int micro_batches) const;
   // Whether gathers are copies, and barriers have to separate them from steps.
   bool are_direct() const { return direct_; }
@@ -87,6 +94,7 @@ class UnitGathers final : public MicroBatchObserver {
   // The gathers of a chunk, in order.
   struct Order {
     std::vector<std::size_t> forward, backward;
+    int split_backwards = 0;
   };
   // Memory of the units in turn.
   struct Buffer {
@@ -123,6 +131,7 @@ class UnitGathers final : public MicroBatchObserver {
   std::vector<Buffer> buffers_;  // at least kBuffers
   std::uint64_t gathers_ = 0;
   Phase phase_ = Phase::kNone;
+  BackwardPart part_ = BackwardPart::kWhole;           // in Phase::kBackward
   std::map<MicroBatchPass, std::vector<Use>> passes_;  // by unit
   std::vector<Use>* pass_ = nullptr;                   // the one that runs
   std::vector<Order> orders_;                          // by chunk

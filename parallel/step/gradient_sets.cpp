@@ -21,16 +21,13 @@ void set_view(const Tensor& leaf, const Tensor& view) {
 
 }  // namespace
 
-GradientSets::GradientSets(std::vector<nn::Parameter> parameters, const std::vector<int>& chunks)
-    : parameters_(std::move(parameters)), views_(parameters_.size()), chunk_of_(chunks), half_(parameters_.size()) {
-  chunk_of_.resize(parameters_.size());
-  for (std::size_t p = 0; p < parameters_.size(); ++p) at(chunk_of_[p]).parameters.push_back(p);
-}
+GradientSets::GradientSets(std::vector<nn::Parameter> parameters)
+    : GradientSets(parameters, std::vector<int>(parameters.size()), 1) {}
 
-// All parameters of a chunk may be frozen.
-GradientSets::Chunk& GradientSets::at(int chunk) {
-  chunks_.resize(std::max(chunks_.size(), static_cast<std::size_t>(chunk) + 1));
-  return chunks_[static_cast<std::size_t>(chunk)];
+GradientSets::GradientSets(std::vector<nn::Parameter> parameters, std::vector<int> chunk_of, int chunks)
+    : parameters_(std::move(parameters)), views_(parameters_.size()), chunks_(static_cast<std::size_t>(chunks)),
+      chunk_of_(std::move(chunk_of)), half_(parameters_.size()) {
+  for (std::size_t p = 0; p < parameters_.size(); ++p) at(chunk_of_[p]).parameters.push_back(p);
 }
 
 void GradientSets::set_views(std::vector<Tensor> views) { views_ = std::move(views); }

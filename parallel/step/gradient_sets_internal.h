@@ -17,8 +17,10 @@ namespace lockstep::parallel {
 
 class GradientSets {
  public:
-  // `chunks`: that of each parameter; empty: all are in chunk 0.
-  explicit GradientSets(std::vector<nn::Parameter> parameters, const std::vector<int>& chunks = {});
+  // All parameters are in one chunk.
+  explicit GradientSets(std::vector<nn::Parameter> parameters);
+  // `chunk_of`: the chunk of each parameter, below `chunks`. A chunk may have none: all of its parameters are frozen.
+  GradientSets(std::vector<nn::Parameter> parameters, std::vector<int> chunk_of, int chunks);
 
   // Number of sets besides the first one.
   static constexpr int additional(int micro_batches) {
@@ -48,7 +50,7 @@ class GradientSets {
     std::vector<std::size_t> parameters;    // in ascending order
     std::vector<std::vector<Tensor>> sets;  // complete sets, the largest first, by parameter; undefined: no gradient
   };
-  Chunk& at(int chunk);
+  Chunk& at(int chunk) { return chunks_[static_cast<std::size_t>(chunk)]; }
   void clear(Chunk& chunk);
   void reset(std::size_t parameter);
   Tensor newest(std::size_t parameter);

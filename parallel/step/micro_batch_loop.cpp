@@ -44,26 +44,20 @@ Tensor InTurn::forward(int s, const Batch& batch, RowRange samples, MicroBatchLo
   return forward(s, 0, [&] { return loss_fn(narrow_rows(batch, samples)); });
 }
 
-void InTurn::run_backward(int s, int chunk, FunctionRef<void()> before, FunctionRef<void()> body) {
+// The part kInput makes no gradients of parameters.
+void InTurn::backward(int s, int chunk, BackwardPart part, FunctionRef<void()> body) {
   const Entered entered(*this, s);
-  sets_.begin(s, running(), chunk);
-  before();
-  observer_.begin_backward({s, chunk});
+  const bool has_gradients = part != BackwardPart::kInput;
+  if (has_gradients) sets_.begin(s, running(), chunk);
+  observer_.begin_backward({s, chunk}, part);
   body();
   observer_.end_backward();
-  sets_.end(s, running(), chunk);
-}
-
-void InTurn::backward(int s, int chunk, FunctionRef<void()> body) {
-  run_backward(
-      s, chunk, [] {}, body);
+  if (has_gradients) sets_.end(s, running(), chunk);
 }
 
 void InTurn::backward(int s, const Tensor& loss, std::int64_t weight) {
-  const auto before = [&] {
-    if (s == running() - 1) before_last_();
-  };
-  run_backward(s, 0, before, [&] { weighted_backward(loss, weight); });
+  if (s == running() - 1) before_last_();
+  backward(s, 0, BackwardPart::kWhole, [&] { weighted_backward(loss, weight); });
 }
 
 void InTurn::skip_forward(int s, int chunk) {
@@ -71,9 +65,8 @@ void InTurn::skip_forward(int s, int chunk) {
   observer_.end_forward();
 }
 
-void InTurn::skip_backward(int s, int chunk, bool evaluates) {
-  if (evaluates) return observer_.skip_backward({s, chunk});
-  observer_.begin_backward({s, chunk});
+void InTurn::skip_backward(int s, int chunk, BackwardPart part) {
+  observer_.begin_backward({s, chunk}, part);
   observer_.end_backward();
 }
 
@@ -91,12 +84,12 @@ MicroBatchStep::MicroBatchStep(const MicroBatchPlan& plan, const Batch& batch, M
 }
 
 Tensor MicroBatchStep::forward(int s) {
-  const Tensor loss = executor_.forward(s, batch_, samples(s), loss_fn_);
-  losses_[static_cast<std::size_t>(s)] = weighted_loss(plan_.op, loss, weight(s), !plan_.evaluates);
+  const Tensor loss = executor_.forward(s, batch_, plan_.rows(s), loss_fn_);
+  losses_[static_cast<std::size_t>(s)] = weighted_loss(plan_.op, loss, plan_.weight(s), !plan_.evaluates);
   return loss;
 }
 
-void MicroBatchStep::backward(int s, const Tensor& loss) { executor_.backward(s, loss, weight(s)); }
+void MicroBatchStep::backward(int s, const Tensor& loss) { executor_.backward(s, loss, plan_.weight(s)); }
 
 void MicroBatchStep::run() {
   executor_.for_each(plan_.running(), [&](int s) {
@@ -111,13 +104,14 @@ MicroBatchesInTurn::MicroBatchesInTurn(nn::Module& module)
     : trained_(module), stages_(stage_runner(module)), sets_(new_sets()), buffers_(module) {}
 
 GradientSets MicroBatchesInTurn::new_sets() {
-  std::vector<int> chunks(parameters().size(), 0);
-  of_chunks_.assign(stages_ ? static_cast<std::size_t>(stages_->chunks()) : 0, {});
-  for (std::size_t p = parameters().size(); stages_ && p-- > 0;) {
-    chunks[p] = stages_->chunk_of(parameters()[p]);
-    if (!stages_->is_shared(parameters()[p])) of_chunks_[static_cast<std::size_t>(chunks[p])].push_back(p);
+  if (!stages_) return GradientSets(parameters());
+  std::vector<int> chunk_of(parameters().size());
+  of_chunks_.assign(static_cast<std::size_t>(stages_->chunks()), {});
+  for (std::size_t p = parameters().size(); p-- > 0;) {
+    chunk_of[p] = stages_->chunk_of(parameters()[p]);
+    if (!stages_->is_shared(parameters()[p])) of_chunks_[static_cast<std::size_t>(chunk_of[p])].push_back(p);
   }
-  return GradientSets(parameters(), chunks);
+  return GradientSets(parameters(), chunk_of, stages_->chunks());
 }
 
 bool MicroBatchesInTurn::update() {
@@ -140,7 +134,7 @@ void MicroBatchesInTurn::run(const MicroBatchPlan& plan, int first, const Batch&
   step.run();
   for (int s = plan.running(); s < plan.micro_batches; ++s) {
     executor.skip_forward(s, 0);
-    executor.skip_backward(s, 0, plan.evaluates);
+    plan.evaluates ? executor.end_evaluation(s, 0) : executor.skip_backward(s, 0, BackwardPart::kWhole);
   }
 }
 

@@ -24,6 +24,8 @@ struct MicroBatchPlan {
 
   bool weighted() const { return weighting == Weighting::kSamples; }
   int running() const;  // micro-batches that have samples
+  RowRange rows(int s) const { return micro_batch_rows(samples, s, micro_batches); }
+  std::int64_t weight(int s) const { return weighted() ? rows(s).count : 1; }  // of micro-batch s
   // The scale of the sum over the process's micro-batches. Throws InvalidArgument if the batch has no samples.
   StepScale scale() const;
 };
@@ -60,9 +62,6 @@ class MicroBatchStep {
   void run();
 
  private:
-  RowRange samples(int s) const { return micro_batch_rows(plan_.samples, s, plan_.micro_batches); }
-  std::int64_t weight(int s) const { return plan_.weighted() ? samples(s).count : 1; }
-
   const MicroBatchPlan& plan_;
   const Batch& batch_;
   MicroBatchLoss loss_fn_;
@@ -86,21 +85,22 @@ class InTurn final : public MicroBatchExecutor {
   void begin(int running);
   // body() with the random numbers and buffers of micro-batch s. `chunk` is that of the parameters that body() reaches.
   Tensor forward(int s, int chunk, FunctionRef<Tensor()> body);
-  void backward(int s, int chunk, FunctionRef<void()> body);
-  // In place of these for a micro-batch without samples. In an evaluation there is no backward, also with samples.
+  void backward(int s, int chunk, BackwardPart part, FunctionRef<void()> body);
+  // In place of these for a micro-batch without samples.
   void skip_forward(int s, int chunk);
-  void skip_backward(int s, int chunk, bool evaluates);
+  void skip_backward(int s, int chunk, BackwardPart part);
+  // In place of backward in an evaluation.
+  void end_evaluation(int s, int chunk) { observer_.skip_backward({s, chunk}); }
   // After the last backward of a chunk, also without samples.
   void complete(int chunk) { after_chunk_(chunk); }
   void for_each(int running, FunctionRef<void(int s)> body) override;
   Tensor forward(int s, const Batch& batch, RowRange samples, MicroBatchLoss loss_fn) override;
   void backward(int s, const Tensor& loss, std::int64_t weight) override;
-  void skip_backward(int s) override { skip_backward(s, 0, /*evaluates=*/true); }
+  void skip_backward(int s) override { end_evaluation(s, 0); }
   GradientSets& sets() { return sets_; }
 
  private:
   struct Entered;
-  void run_backward(int s, int chunk, FunctionRef<void()> before, FunctionRef<void()> body);
   std::optional<nn::ReplicaView>& view(int s) { return views_[static_cast<std::size_t>(s)]; }
   int running() const { return static_cast<int>(views_.size()); }
 

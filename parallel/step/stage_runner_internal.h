@@ -31,6 +31,8 @@ class StageRunner : public SharedRunner {
   // Runs the forward of all micro-batches and, in training, their backward, in the order of the schedule.
   virtual void run_micro_batches(const StagedStep& step) const = 0;
   virtual int chunks() const = 0;  // of the model, on each rank
+  // The backwards of a chunk in a step that are in two parts (BackwardPart).
+  virtual int split_backwards(int chunk) const = 0;
   // The model chunk of this rank that has the parameter.
   virtual int chunk_of(const nn::Parameter& parameter) const = 0;
   // Where each parameter of the whole model is, in its order; the slices of one count as one. Several ranks have a parameter

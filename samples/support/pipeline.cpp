@@ -78,16 +78,10 @@ void check_pipeline(const Options& options, int ranks) {
         options.micro_batches, micro_batches_of_rank(options, ranks), along,
         (options.micro_batches / unit + 1) * unit));
   }
-  if (!is_free || options.schedule != "zb1p") return;
-  if (gpt.recompute)
+  if (is_free && options.schedule == "zb1p" && gpt.recompute)
     throw lockstep::InvalidArgument(
         "--schedule zb1p runs backward in two parts, each of which would recompute the blocks; use --schedule 1f1b, or "
         "leave --recompute out");
-  if (sharing > 1 && ranks_along(mesh, "fsdp") > 1)
-    throw lockstep::InvalidArgument(
-        fmt::format("--schedule zb1p runs backward in two parts, each of which would gather the parameters along fsdp "
-                    "of --mesh {}; use --schedule 1f1b, or dp in place of fsdp",
-                    options.mesh));
 }
 
 }  // namespace samples

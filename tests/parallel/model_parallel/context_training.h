@@ -25,13 +25,13 @@ struct ModelOptions {
   bool accumulates = false;  // another batch before each step, in no_sync
   bool multihead = false;    // nn::MultiheadAttention in place of a call of scaled_dot_product_attention
   bool padded = false;       // with .multihead: no query attends to the last three positions of the sequence
+  bool bias = true;          // of linear layers, not with .multihead
 };
 
 struct SelfAttention : nn::Module {
   explicit SelfAttention(const ModelOptions& options)
-      : options(options), query(add<nn::Linear>("query", kWidth, kWidth)),
-        keys(add<nn::Linear>("keys", kWidth, 2 * kWidth / options.heads * options.kv_heads)),
-        proj(add<nn::Linear>("proj", kWidth, kWidth)) {}
+      : options(options), query(add_linear("query", kWidth)),
+        keys(add_linear("keys", 2 * kWidth / options.heads * options.kv_heads)), proj(add_linear("proj", kWidth)) {}
 
   ls::Tensor forward(const ls::Tensor& x) const override {
     const auto heads = [&](const ls::Tensor& t) {
@@ -43,6 +43,9 @@ struct SelfAttention : nn::Module {
                                                            .is_causal = true,
                                                            .enable_gqa = options.kv_heads < options.heads});
     return proj(y.transpose(1, 2).flatten(2));
+  }
+  nn::Linear& add_linear(const char* name, std::int64_t out) {
+    return add<nn::Linear>(name, kWidth, out, nn::LinearOptions{.bias = options.bias});
   }
 
   ModelOptions options;
@@ -70,8 +73,10 @@ struct Block : nn::Module {
       : norm1(add<nn::LayerNorm>("norm1", ls::Shape{kWidth})),
         attention(options.multihead ? static_cast<nn::Module&>(add<MultiheadSelfAttention>("attention", options))
                                     : add<SelfAttention>("attention", options)),
-        norm2(add<nn::LayerNorm>("norm2", ls::Shape{kWidth})), up(add<nn::Linear>("up", kWidth, 2 * kWidth)),
-        down(add<nn::Linear>("down", 2 * kWidth, kWidth)), dropout(add<nn::Dropout>("dropout", options.dropout)) {}
+        norm2(add<nn::LayerNorm>("norm2", ls::Shape{kWidth})),
+        up(add<nn::Linear>("up", kWidth, 2 * kWidth, nn::LinearOptions{.bias = options.bias})),
+        down(add<nn::Linear>("down", 2 * kWidth, kWidth, nn::LinearOptions{.bias = options.bias})),
+        dropout(add<nn::Dropout>("dropout", options.dropout)) {}
 
   ls::Tensor forward(const ls::Tensor& x) const override {
     const ls::Tensor y = x + attention(norm1(x));

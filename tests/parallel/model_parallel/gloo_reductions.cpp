@@ -7,7 +7,8 @@ TEST_CASE("a chunk's gradients are reduced from the end of its last backward, be
   check_cases("gloo", {{.axis = "dp"},
                        {.axis = "dp", .schedule = par::Schedule::kInterleaved, .chunks = 2},
                        {.axis = "fsdp", .schedule = par::Schedule::kInterleaved, .chunks = 2, .stage = 2},
-                       {.axis = "fsdp", .schedule = par::Schedule::kInterleaved, .chunks = 2, .stage = 3}});
+                       {.axis = "fsdp", .schedule = par::Schedule::kInterleaved, .chunks = 2, .stage = 3},
+                       {.axis = "fsdp", .schedule = par::Schedule::kZeroBubble, .stage = 3}});
 }
 
 TEST_CASE("an exception after the first reductions of a step ends the step on all ranks, and they name it") {

@@ -24,6 +24,16 @@ TEST_CASE("ranks with stages, replicas and slices in processes have the bits of 
   check({.micro_batches = 4, .tensor_slices = 2, .sequence_parallel = true}, {{.pp = 4, .tp = 2}});
 }
 
+TEST_CASE("random models in stages in processes: every stage of sharding with every schedule has the bits of threads") {
+  for (const RandomCase& of : random_cases(400, {2, 4})) {
+    CAPTURE(of.describe());
+    const std::uint64_t want = hash_of_threads_apart(of.without_stages, kOfRandom, of.options, of.steps);
+    with_group("shm", of.mesh.ranks(), [&](const Group& group) {
+      CHECK(train_on_rank(group, of.mesh, kOfRandom, of.options, of.steps).hash == want);
+    });
+  }
+}
+
 // Larger activations than what a send keeps: before there are outboxes, the bytes move only while their sender waits, be it
 // for other slices.
 TEST_CASE("stages in slices with large activations, in the first steps, have the bits of one process") {

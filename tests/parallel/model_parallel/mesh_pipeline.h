@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,8 @@ struct ModelOptions {
   bool ends_frozen = false;  // block 5 and the head
   bool gathers = true;       // the head is whole, or gathers its logits
   bool tied = false;         // tokens and head; the scales of a norm in the blocks 1, 2 and 5
+  bool bias = true;          // of the blocks' linear layers
+  bool product = false;      // block 3 has a product of two parameters, whose gradients read them
 };
 
 struct Embed : nn::Module {
@@ -46,15 +49,20 @@ struct Embed : nn::Module {
 
 struct Block : nn::Module {
   Block(const ModelOptions& options, int index)
-      : inner(add<context_training::Block>("inner", context_training::ModelOptions{.dropout = options.dropout})) {
+      : inner(add<context_training::Block>(
+            "inner", context_training::ModelOptions{.dropout = options.dropout, .bias = options.bias})) {
     if (options.norm && index == 1) norm = &add<nn::BatchNorm1d>("norm", kWidth);
+    for (const char* name : {"first", "second"})
+      if (options.product && index == 3) factors.push_back(&add_parameter(name, ls::full({kWidth}, 0.9)));
   }
   ls::Tensor forward(const ls::Tensor& x) const override {
-    const ls::Tensor y = inner(x);
+    ls::Tensor y = inner(x);
+    if (!factors.empty()) y = y * (**factors[0] * **factors[1]);
     return norm ? (*norm)(y.transpose(1, 2)).transpose(1, 2) : y;
   }
   context_training::Block& inner;
   nn::BatchNorm1d* norm = nullptr;
+  std::vector<nn::Parameter*> factors;
 };
 
 struct Model : nn::Module {
@@ -202,6 +210,7 @@ inline Outcome train_on_rank(const Group& group, const Mesh& layout, const par::
     outcome.hash = nn::parameter_hash(model.state_dict());
     for (const auto& [name, tensor] : model.state_dict()) outcome.state[name] = tensor.reshape({-1}).to_vector<float>();
   });
+  if (group) group->barrier();  // no rank leaves a group of the mesh that another one still uses
   return outcome;
 }
 
@@ -224,6 +233,79 @@ inline std::uint64_t hash_of_threads_apart(const Mesh& mesh, const par::Partitio
   check_processes(
       1, [&](int /*rank*/) { box.send(std::bit_cast<std::int64_t>(train(mesh, partition, options, steps).hash)); });
   return std::bit_cast<std::uint64_t>(box.receive());
+}
+
+// Every stage of sharding with every schedule on 2 and 4 ranks along pp, each with a random model, step and units.
+struct RandomCase {
+  Mesh mesh, without_stages;
+  ModelOptions options;
+  StepOptions steps;
+  std::string describe() const {
+    return fmt::format(
+        "{}, units {}, dropout {}, norm {}, frozen {} {}, tied {}, bias {}, product {}, {} samples, accumulates {}",
+        mesh.describe(), mesh.units[0], options.dropout, options.norm, options.frozen, options.ends_frozen,
+        options.tied, options.bias, options.product, steps.samples, steps.accumulates);
+  }
+};
+
+inline RandomCase random_case(std::uint32_t number, const Mesh& mesh) {
+  std::mt19937 random(number);
+  const auto one_of = [&](int n) { return random() % static_cast<std::uint32_t>(n) == 0; };
+  RandomCase of{.mesh = mesh, .without_stages = {}, .options = {}, .steps = {}};
+  const std::string units[] = {"blocks.*", "*", "blocks.*.inner.*", "blocks"};
+  of.mesh.units = {units[random() % 4]};
+  of.options = {.dropout = !one_of(3) ? 0.1 : 0,
+                .norm = one_of(3),
+                .frozen = one_of(3),
+                .ends_frozen = one_of(3) && (mesh.pp == 2 || mesh.chunks > 1),  // a rank has a parameter to train
+                .tied = one_of(3),
+                .bias = !one_of(2),
+                .product = one_of(2)};
+  if (of.options.tied) of.options.frozen = of.options.ends_frozen = false;
+  const std::int64_t samples[] = {kSamples, kSamples, 6, 3};
+  of.steps = {.samples = samples[random() % 4], .accumulates = one_of(4)};
+  if (of.steps.samples < kSamples || of.steps.accumulates) of.without_stages.dp = 2;  // the bits depend on the ranks
+  return of;
+}
+
+inline std::vector<RandomCase> random_cases(std::uint32_t first, const std::vector<int>& ranks) {
+  std::vector<RandomCase> cases;
+  for (const int pp : ranks) {
+    for (int stage = 1; stage <= 3; ++stage) {
+      for (const auto schedule :
+           {par::Schedule::kGPipe, par::Schedule::k1F1B, par::Schedule::kInterleaved, par::Schedule::kZeroBubble}) {
+        const Mesh mesh{.pp = pp,
+                        .fsdp = 2,
+                        .stage = stage,
+                        .schedule = schedule,
+                        .chunks = schedule == par::Schedule::kInterleaved ? 2 : 1};
+        cases.push_back(random_case(first + static_cast<std::uint32_t>(cases.size()), mesh));
+      }
+    }
+  }
+  // W reads parameters, on one rank alone: the other one has no samples.
+  cases.push_back({.mesh = {.pp = 2, .fsdp = 2, .schedule = par::Schedule::kZeroBubble},
+                   .without_stages = {.dp = 2},
+                   .options = {.product = true},
+                   .steps = {.samples = 3}});
+  return cases;
+}
+
+constexpr par::Partition kOfRandom{.micro_batches = 8};
+
+inline ls::Tensor step_of(par::Parallel& run, const par::Partition& partition, int step) {
+  return call(run, own_batch(run, partition, step, kSamples), nn::CrossEntropyLoss(), false);
+}
+
+// The ranks of fsdp gather the bytes of the plan in a step.
+inline void check_gathered_bytes(par::Parallel& run, const par::Partition& partition) {
+  step_of(run, partition, 0);
+  const std::int64_t before = run.group()->traffic().bytes(par::Phase::kParameters);
+  step_of(run, partition, 1);
+  const std::int64_t gathered = run.group()->traffic().bytes(par::Phase::kParameters) - before;
+  const ls::Tensor all = ls::full({1}, static_cast<double>(gathered), {.dtype = ls::kFloat64});
+  run.group()->all_reduce(all)->wait();
+  CHECK(all.item<double>() == static_cast<double>(run.group()->size() * run.training_plan().gather_bytes));
 }
 
 inline void check_equal(const Outcome& got, const Outcome& want) {

@@ -1,4 +1,6 @@
 // Parallel on meshes with the axis pp: the bits of one partition on every mesh. Ranks are threads.
+#include "lockstep/tensor/random/random_draws_internal.h"
+#include "tests/parallel/delayed/late_backend.h"
 #include "tests/parallel/model_parallel/mesh_pipeline.h"
 
 using namespace mesh_pipeline;
@@ -13,8 +15,9 @@ std::vector<Mesh> meshes_of(const par::Partition& partition) {
   const auto add = [&](Mesh mesh) {
     const int micro_batches = partition.micro_batches / (mesh.dp * mesh.fsdp);
     const bool can_interleave = 2 * mesh.pp <= kModules && micro_batches % mesh.pp == 0;
-    if (meshes.size() % 3 == 1) mesh.schedule = par::Schedule::kGPipe;
-    if (meshes.size() % 3 == 2 && can_interleave) mesh.schedule = par::Schedule::kInterleaved, mesh.chunks = 2;
+    if (meshes.size() % 4 == 1) mesh.schedule = par::Schedule::kGPipe;
+    if (meshes.size() % 4 == 2 && can_interleave) mesh.schedule = par::Schedule::kInterleaved, mesh.chunks = 2;
+    if (meshes.size() % 4 == 3) mesh.schedule = par::Schedule::kZeroBubble;
     meshes.push_back(mesh);
   };
   for (int pp = 2; pp <= kRanks; pp *= 2) {
@@ -64,4 +67,33 @@ TEST_CASE("every mesh of 8 ranks with stages: a shared vocabulary in slices") {
 }
 TEST_CASE("every mesh of 8 ranks with stages: shared parameters and sequence blocks") {
   check_all_meshes({.micro_batches = 4, .tensor_slices = 2, .sequence_blocks = 2}, {.dropout = 0.1, .tied = true});
+}
+
+TEST_CASE("random models in stages: every stage of sharding with every schedule has the bits of a run without stages") {
+  std::vector<RandomCase> cases = random_cases(0, {2, 4});
+  for (const RandomCase& each : random_cases(100, {2, 4})) cases.push_back(each);
+  const std::size_t every = LOCKSTEP_SLOWDOWN > 1 ? 5 : 1;
+  for (std::size_t i = 0; i < cases.size(); i += every) {
+    const RandomCase& of = cases[i];
+    CAPTURE(of.describe());
+    check_equal(train(of.mesh, kOfRandom, of.options, of.steps),
+                train(of.without_stages, kOfRandom, of.options, of.steps));
+  }
+}
+
+// Threads of these backends share random numbers, unless each has a state of its own.
+TEST_CASE("random models in stages: the bits of a run without stages where messages are late" *
+          doctest::skip(!late_backend())) {
+  for (const RandomCase& of : random_cases(200, {2, 4})) {
+    CAPTURE(of.describe());
+    const Outcome want = train(of.without_stages, kOfRandom, of.options, of.steps);
+    std::vector<Group> kept(static_cast<std::size_t>(of.mesh.ranks()));  // until all ranks have ended their last operation
+    with_threads(late_backend(), of.mesh.ranks(),
+                 [&](const Group& group) {
+                   kept[static_cast<std::size_t>(group->rank())] = group;
+                   const std::shared_ptr<void> own = ls::random::become_rank();
+                   check_equal(train_on_rank(group, of.mesh, kOfRandom, of.options, of.steps), want);
+                 },
+                 {.reduction = par::Reduction::kCanonical});
+  }
 }

@@ -12,6 +12,9 @@ TEST_CASE("a chunk's gradients are reduced from the end of its last backward, be
                       {.axis = "dp", .schedule = par::Schedule::kInterleaved, .chunks = 2},
                       {.axis = "dp", .schedule = par::Schedule::kInterleaved, .chunks = 2, .samples = 2},
                       {.axis = "fsdp", .stage = 1},
+                      {.axis = "fsdp", .schedule = par::Schedule::kZeroBubble, .stage = 2},
+                      {.axis = "fsdp", .schedule = par::Schedule::kZeroBubble, .stage = 3},
+                      {.axis = "fsdp", .schedule = par::Schedule::kZeroBubble, .stage = 3, .samples = 2},
                       {.axis = "fsdp", .schedule = par::Schedule::kInterleaved, .chunks = 2, .stage = 2},
                       {.axis = "fsdp", .schedule = par::Schedule::kInterleaved, .chunks = 2, .stage = 3}});
 }

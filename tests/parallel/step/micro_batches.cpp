@@ -17,7 +17,7 @@ struct Net : ls::nn::Module {
 struct Recorder final : par::MicroBatchObserver {
   void begin_forward(const par::MicroBatchPass& /*pass*/) override { text += "F"; }
   void end_forward() override { text += "f"; }
-  void begin_backward(const par::MicroBatchPass& /*pass*/) override { text += "B"; }
+  void begin_backward(const par::MicroBatchPass& /*pass*/, par::BackwardPart /*part*/) override { text += "B"; }
   void end_backward() override { text += "b"; }
   void end_step() override { text += "."; }
   std::string text;
