@@ -47,7 +47,8 @@ struct Embed : nn::Module {
 struct Block : nn::Module {
   Block(const ModelOptions& options, int index)
       : inner(add<context_training::Block>("inner", context_training::ModelOptions{.dropout = options.dropout})) {
-    if (options.norm && index == 1) norm = &add<nn::BatchNorm1d>("norm", kWidth);
+    const nn::BatchNormOptions of_norm{.all_micro_batches = true};
+    if (options.norm && index == 1) norm = &add<nn::BatchNorm1d>("norm", kWidth, of_norm);
   }
   ls::Tensor forward(const ls::Tensor& x) const override {
     const ls::Tensor y = inner(x);
