@@ -21,7 +21,7 @@ namespace lockstep::data::transforms {
 class Transform {
  public:
   virtual ~Transform() = default;
-  virtual Tensor operator()(const Tensor& image) const = 0;
+  virtual Tensor operator()(const Tensor& image) const = 0;  ///< the transformed image
 };
 
 /// Transforms one after another.

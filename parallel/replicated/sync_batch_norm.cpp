@@ -68,12 +68,10 @@ class SyncStatistics final : public nn::SharedStatistics,
 // `own` (columns) f64 of every micro-batch that runs now, as rows.
 Tensor SyncStatistics::all_rows(const Tensor& own, Phase phase) const {
   const RunningMicroBatches& now = running_micro_batches();
-  LOCKSTEP_CHECK(
-      now.in_turn <= 1,
-      "SyncBatchNorm: {} micro-batches run one after another here, and statistics are those of micro-batches "
-      "that run at the same time\nUse one micro-batch per rank or replica, or BatchNorm with "
-      ".all_micro_batches (GradientAccumulation, .micro_batches_per_rank, Pipeline)",
-      now.in_turn);
+  LOCKSTEP_CHECK(now.in_turn <= 1,
+                 "SyncBatchNorm: {} micro-batches run one after another here and cannot share statistics\nUse one "
+                 "micro-batch per rank or replica, or BatchNorm with .all_micro_batches",
+                 now.in_turn);
   if (now.exchange && now.exchange->size() > 1) {
     std::vector<Tensor> rows = now.exchange->all_gather(kOp, now.replica, own);
     for (Tensor& row : rows) {

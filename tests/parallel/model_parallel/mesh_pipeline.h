@@ -51,7 +51,8 @@ struct Block : nn::Module {
   Block(const ModelOptions& options, int index)
       : inner(add<context_training::Block>(
             "inner", context_training::ModelOptions{.dropout = options.dropout, .bias = options.bias})) {
-    if (options.norm && index == 1) norm = &add<nn::BatchNorm1d>("norm", kWidth);
+    const nn::BatchNormOptions of_norm{.all_micro_batches = true};
+    if (options.norm && index == 1) norm = &add<nn::BatchNorm1d>("norm", kWidth, of_norm);
     for (const char* name : {"first", "second"})
       if (options.product && index == 3) factors.push_back(&add_parameter(name, ls::full({kWidth}, 0.9)));
   }

@@ -21,7 +21,7 @@ constexpr std::int64_t kVocabulary = 19, kWidth = 16, kTime = 6;
 struct ModelOptions {
   std::int64_t blocks = 6;
   double dropout = 0;
-  bool norm = false;       // blocks 1 and 3 have a BatchNorm
+  bool norm = false;       // blocks 1 and 5 have a BatchNorm; every micro-batch updates that of block 5
   bool turned = false;     // block 0 returns a transposed view
   bool frozen = false;     // the whole of block 0, and one weight of block 2
   bool recompute = false;  // odd blocks
@@ -54,7 +54,8 @@ struct Block : nn::Module {
                                               nn::MultiheadAttentionOptions{.dropout = options.dropout})),
         mlp(add<nn::Sequential>("mlp", nn::Linear(kWidth, 2 * kWidth), nn::GELU(), nn::Linear(2 * kWidth, kWidth),
                                 nn::Dropout(options.dropout))) {
-    if (options.norm && index % 4 == 1) batch_norm = &add<nn::BatchNorm1d>("batch_norm", kWidth);
+    const nn::BatchNormOptions of_norm{.all_micro_batches = index == 5};
+    if (options.norm && index % 4 == 1) batch_norm = &add<nn::BatchNorm1d>("batch_norm", kWidth, of_norm);
   }
   ls::Tensor forward(const ls::Tensor& in) const override {
     const ls::Tensor x = options.turned && index == 1 ? in.transpose(1, 2) : in;
