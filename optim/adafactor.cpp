@@ -39,7 +39,8 @@ Adafactor::Adafactor(const Groups<AdafactorGroup>& params, const AdafactorOption
                  .options = {"lr", "beta2_decay", "eps", "eps", "d", "weight_decay"},
                  .buffers = {"row_var", "col_var", "variance"},
                  .saves_steps = true,
-                 .optional_buffers = 3}),
+                 .optional_buffers = 3,
+                 .own_shapes = true}),
       defaults_(options) {
   Adafactor::check_options(merge({}, options));
   for (const AdafactorGroup& group : params) add_param_group(group);

@@ -110,7 +110,9 @@ class Optimizer {
   /// Pipeline, whose state would be a part.
   void require_whole(const char* operation) const;
   /// Names of the tensors that the optimizer keeps for each parameter, with its shape: "exp_avg".
-  const std::vector<const char*>& buffer_names() const { return layout_.buffers; }
+  std::vector<const char*> buffer_names() const {
+    return layout_.own_shapes ? std::vector<const char*>() : layout_.buffers;
+  }
 
  protected:
   /// One parameter and its optimizer state.
@@ -129,6 +131,7 @@ class Optimizer {
     std::vector<const char*> buffers = {};  ///< names of Slot::buffers, at most three
     bool saves_steps = false;               ///< whether a step depends on Slot::steps
     std::size_t optional_buffers = 0;       ///< how many buffers, the last ones, may be undefined after a step
+    bool own_shapes = false;                ///< whether buffers have shapes of their own: see buffer_shape
   };
 
   explicit Optimizer(Layout layout) : layout_(std::move(layout)) {}

@@ -28,7 +28,7 @@ def layers(out, tag, dtype):
         "conv_transpose1d": (nn.ConvTranspose1d(3, 4, 3), n(2, 3, 8)),
         "conv_transpose1d_options": (nn.ConvTranspose1d(4, 6, 3, 2, 1, 1, 2, False, 2), n(2, 4, 9)),
         "conv3d": (nn.Conv3d(4, 3, 3), volume),
-        "conv3d_options": (nn.Conv3d(4, 6, (2, 3, 2), (2, 1, 3), (2, 1, 0), (2, 1, 2), 2, False), volume),
+        "conv3d_options": (nn.Conv3d(4, 6, (2, 3, 2), (2, 1, 3), (2, 1, 0), (3, 1, 2), 2, False), volume),
         "decoder_layer": (Decoder(nn.TransformerDecoderLayer(4, 2, **options)), both),
         "decoder_layer_norm_first": (Decoder(nn.TransformerDecoderLayer(4, 2, activation="gelu", norm_first=True,
                                                                         **options)), both),

@@ -84,7 +84,7 @@ TEST_CASE("ConvTranspose1d and Conv3d give PyTorch's values and gradients") {
   check("conv3d", nn::Conv3d(4, 3, 3));
   check("conv3d_options",
         nn::Conv3d(4, 6, {2, 3, 2},
-                   {.stride = {2, 1, 3}, .padding = {2, 1, 0}, .dilation = {2, 1, 2}, .groups = 2, .bias = false}));
+                   {.stride = {2, 1, 3}, .padding = {2, 1, 0}, .dilation = {3, 1, 2}, .groups = 2, .bias = false}));
 }
 
 TEST_CASE("ConvTranspose1d and Conv3d have the right derivatives and take a single sample") {

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# lockstep.h stays cheap: at most 30,000 preprocessed lines beyond <chrono>, which it needs and whose size the standard
+# lockstep.h stays cheap: at most 31,000 preprocessed lines beyond <chrono>, which it needs and whose size the standard
 # library decides (31,000 lines with GCC 12, 63,000 with GCC 14), and no third-party or heavy standard header, not even
 # indirectly.
 set -euo pipefail
 mkdir -p "$SCRATCH" && cd "$SCRATCH"
-limit=30000
+limit=31000
 heavy='functional|algorithm|future|thread|random|iostream|regex|filesystem'
 failed=0
 complain() { echo "$*"; failed=1; }
