@@ -10,8 +10,7 @@
 #include "lockstep/autograd/ops/autocast_internal.h"
 #include "lockstep/autograd/ops/creation.h"
 #include "lockstep/autograd/ops/operations_internal.h"
-#include "lockstep/tensor/kernels/kernels_internal.h"
-#include "lockstep/tensor/ops/recurrent_step_internal.h"
+#include "lockstep/tensor/ops/recurrent_steps_internal.h"
 
 namespace lockstep {
 
@@ -70,106 +69,26 @@ RecurrentSteps composed_steps(RecurrentKind kind, const Tensor& x, const Recurre
 enum Input { kX, kH, kC, kWeightIh, kWeightHh, kBiasIh, kBiasHh, kInputs };
 using StepInputs = std::array<Tensor, kInputs>;
 
-struct FusedSteps {
-  RecurrentKind kind;
-  bool reverse;
-  Tensor lengths;
-  Tensor states;    // (time + 1, batch, hidden): h before and after each step, in the order of x
-  Tensor c_states;  // the same of c; (1, batch, hidden), in place, if nothing is kept for backward; undefined for GRU
-  Tensor kept;      // (time, batch, 4 hidden); or (1, batch, 4 hidden)
-
-  std::int64_t time() const { return states.size(0) - 1; }
-  std::int64_t step(std::int64_t i) const { return reverse ? time() - 1 - i : i; }  // the i-th step's index in x
-  std::int64_t before(std::int64_t t) const { return reverse ? t + 1 : t; }         // places in `states`
-  std::int64_t after(std::int64_t t) const { return reverse ? t : t + 1; }
-  void* row(const Tensor& all, std::int64_t place) const {
-    return all.size(0) == 1 ? all.raw_data() : raw::select(all, 0, place).raw_data();
-  }
-  // Step t without its products.
-  raw::RecurrentStep memory(std::int64_t t) const {
-    const bool is_lstm = kind == RecurrentKind::kLSTM;
-    return {.is_lstm = is_lstm,
-            .batch = states.size(1),
-            .hidden = states.size(2),
-            .lengths = lengths.defined() ? static_cast<const std::int64_t*>(lengths.raw_data()) : nullptr,
-            .index = t,
-            .h = row(states, before(t)),
-            .c = is_lstm ? row(c_states, before(t)) : nullptr,
-            .next_h = row(states, after(t)),
-            .next_c = is_lstm ? row(c_states, after(t)) : nullptr,
-            .kept = row(kept, t)};
-  }
-};
-
-FusedSteps run_steps(RecurrentKind kind, const StepInputs& in, const Tensor& lengths, bool reverse, bool records) {
-  const Tensor &x = in[kX], &h = in[kH], &c = in[kC];
-  const std::int64_t time = x.size(0), batch = x.size(1), hidden = h.size(-1);
-  const auto room = [&](std::int64_t rows, std::int64_t width) {
-    return raw::empty({rows, batch, width}, x.options());
-  };
-  FusedSteps out{.kind = kind,
-                 .reverse = reverse,
-                 .lengths = lengths.defined() ? raw::contiguous(lengths) : lengths,
-                 .states = room(time + 1, hidden),
-                 .c_states = c.defined() ? room(records ? time + 1 : 1, hidden) : Tensor(),
-                 .kept = room(records ? time : 1, 4 * hidden)};
-  const std::int64_t first = reverse ? time : 0;
-  raw::copy(h, raw::select(out.states, 0, first));
-  if (c.defined()) raw::copy(c, raw::select(out.c_states, 0, records ? first : 0));
-  const Tensor of_inputs = raw::linear(x, in[kWeightIh], in[kBiasIh]);
-  const KernelTable& table = kernels(x.device());
-  for (std::int64_t i = 0; i < time; ++i) {
-    const std::int64_t t = out.step(i);
-    const Tensor of_hidden = raw::linear(raw::select(out.states, 0, out.before(t)), in[kWeightHh], in[kBiasHh]);
-    raw::RecurrentStep step = out.memory(t);
-    step.of_input = raw::select(of_inputs, 0, t).raw_data(), step.of_hidden = of_hidden.raw_data();
-    table.recurrent_step(step, x.dtype());
-  }
-  return out;
-}
-
 // The gradients of all inputs that need one, from those of all h (time, batch, hidden) and of the last c.
-Gradients steps_backward(const FusedSteps& steps, const StepInputs& in, const Tensor& grad_h, const Tensor& grad_c,
-                         const Needs& needs) {
-  const Tensor& h = in[kH];
-  const std::int64_t time = steps.time(), gates = in[kWeightHh].size(0);
-  const bool is_lstm = in[kC].defined();
-  const Tensor by_h =
-      grad_h.defined() ? raw::contiguous(grad_h) : raw::zeros({time, h.size(0), h.size(1)}, h.options());
-  const Tensor by_inputs = raw::empty({time, h.size(0), gates}, h.options());
-  const Tensor by_hiddens = is_lstm ? by_inputs : raw::empty(by_inputs.shape(), h.options());
-  const Tensor carried_h = raw::zeros(h.shape(), h.options());
-  const Tensor carried_c = !is_lstm           ? Tensor()
-                           : grad_c.defined() ? raw::clone(grad_c)
-                                              : raw::zeros(h.shape(), h.options());
-  Tensor by_next = raw::zeros(h.shape(), h.options());
-  const KernelTable& table = kernels(h.device());
-  for (std::int64_t i = time - 1; i >= 0; --i) {
-    const std::int64_t t = steps.step(i);
-    raw::RecurrentStep step = steps.memory(t);
-    const Tensor by_hidden = raw::select(by_hiddens, 0, t);
-    step.of_input = raw::select(by_inputs, 0, t).raw_data(), step.of_hidden = by_hidden.raw_data();
-    step.grad_h = raw::select(by_h, 0, t).raw_data(), step.grad_by_next = by_next.raw_data();
-    step.carried_h = carried_h.raw_data(), step.carried_c = is_lstm ? carried_c.raw_data() : nullptr;
-    table.recurrent_step_backward(step, h.dtype());
-    if (i > 0 || needs[kH]) raw::matmul_out(by_hidden, in[kWeightHh], by_next);
-  }
-  if (needs[kH]) raw::add_(by_next, carried_h);
+Gradients steps_gradients(const raw::RecurrentRun& run, const StepInputs& in, const Tensor& grad_h,
+                          const Tensor& grad_c, const Needs& needs) {
+  const auto [of_inputs, of_hiddens, h, c] =
+      raw::recurrent_steps_backward(run, in[kWeightHh], grad_h, grad_c, needs[kH]);
   Tensor flat_x, flat_h, flat;
   const auto columns = [&](const Tensor& t) { return as_rows(t, flat).transpose(0, 1); };
-  const Tensor states = raw::slice(steps.states, 0, steps.before(0), steps.before(0) + time, 1);
-  return {needs[kX] ? raw::matmul(by_inputs, in[kWeightIh]) : Tensor(),
-          needs[kH] ? by_next : Tensor(),
-          needs[kC] ? carried_c : Tensor(),
-          needs[kWeightIh] ? matmul(columns(by_inputs), as_rows(in[kX], flat_x), needs.view(kWeightIh)) : Tensor(),
-          needs[kWeightHh] ? matmul(columns(by_hiddens), as_rows(states, flat_h), needs.view(kWeightHh)) : Tensor(),
-          needs[kBiasIh] ? sum(as_rows(by_inputs, flat), {0}, false, needs.view(kBiasIh)) : Tensor(),
-          needs[kBiasHh] ? sum(as_rows(by_hiddens, flat), {0}, false, needs.view(kBiasHh)) : Tensor()};
+  const Tensor before = run.states_before();
+  return {needs[kX] ? raw::matmul(of_inputs, in[kWeightIh]) : Tensor(),
+          needs[kH] ? h : Tensor(),
+          needs[kC] ? c : Tensor(),
+          needs[kWeightIh] ? matmul(columns(of_inputs), as_rows(in[kX], flat_x), needs.view(kWeightIh)) : Tensor(),
+          needs[kWeightHh] ? matmul(columns(of_hiddens), as_rows(before, flat_h), needs.view(kWeightHh)) : Tensor(),
+          needs[kBiasIh] ? sum(as_rows(of_inputs, flat), {0}, false, needs.view(kBiasIh)) : Tensor(),
+          needs[kBiasHh] ? sum(as_rows(of_hiddens, flat), {0}, false, needs.view(kBiasHh)) : Tensor()};
 }
 
 // The same in public operations, for second derivatives: runs the composed steps again.
-Gradients composed_backward(const FusedSteps& steps, const StepInputs& in, const autograd::Tensors& grads,
-                            const Needs& needs) {
+Gradients composed_gradients(RecurrentKind kind, const raw::RecurrentRun& run, const StepInputs& in,
+                             const autograd::Tensors& grads, const Needs& needs) {
   StepInputs own;  // an input may depend on another one: gradients end at views
   std::vector<Tensor> wanted, results, upstream;
   for (std::size_t i = 0; i < in.size(); ++i) {
@@ -177,8 +96,8 @@ Gradients composed_backward(const FusedSteps& steps, const StepInputs& in, const
     if (own[i].defined() && needs[i]) wanted.push_back(own[i]);
   }
   const RecurrentSteps again =
-      composed_steps(steps.kind, own[kX], {.h = own[kH], .c = own[kC]},
-                     {own[kWeightIh], own[kWeightHh], own[kBiasIh], own[kBiasHh]}, steps.lengths, steps.reverse);
+      composed_steps(kind, own[kX], {.h = own[kH], .c = own[kC]},
+                     {own[kWeightIh], own[kWeightHh], own[kBiasIh], own[kBiasHh]}, run.lengths, run.reverse);
   for (std::size_t k = 0; k < grads.size(); ++k) {
     if (!grads[k].defined()) continue;
     results.push_back(k == 0 ? again.h : again.last.c);
@@ -195,21 +114,21 @@ Gradients composed_backward(const FusedSteps& steps, const StepInputs& in, const
 RecurrentSteps fused_steps(RecurrentKind kind, const StepInputs& in, const Tensor& lengths, bool reverse) {
   const bool records =
       std::any_of(in.begin(), in.end(), [](const Tensor& t) { return t.defined() && requires_grad(t); });
-  FusedSteps steps = run_steps(kind, in, lengths, reverse, records);
-  const std::int64_t last = steps.after(steps.step(steps.time() - 1));
-  std::vector<Tensor> outputs = {raw::slice(steps.states, 0, steps.after(0), steps.after(0) + steps.time(), 1)};
-  if (in[kC].defined()) outputs.push_back(raw::clone(raw::select(steps.c_states, 0, records ? last : 0)));
+  raw::RecurrentRun run = raw::recurrent_steps({in[kX], in[kH], in[kC]}, {in[kWeightIh], in[kWeightHh]},
+                                               {in[kBiasIh], in[kBiasHh]}, lengths, reverse, records);
+  std::vector<Tensor> outputs = {run.states_after()};
+  if (in[kC].defined()) outputs.push_back(run.last_c());
   std::array<Saved, kInputs> saved;
   for (std::size_t i = 0; i < in.size(); ++i) saved[i] = Saved(in[i], records);
   outputs = autograd::record_all(
       kind == RecurrentKind::kLSTM ? "lstm" : "gru", std::move(outputs), std::vector<Tensor>(in.begin(), in.end()),
-      [saved, h = Saved(steps.states, records), steps = std::move(steps)](autograd::Tensors& grads,
-                                                                          const Needs& needs) {
+      [kind, saved, states = Saved(run.states, records), run = std::move(run)](autograd::Tensors& grads,
+                                                                               const Needs& needs) {
         StepInputs inputs;
         for (std::size_t i = 0; i < inputs.size(); ++i) inputs[i] = *saved[i];
-        if (autograd::grad_mode()) return composed_backward(steps, inputs, grads, needs);
-        (void)*h;
-        return steps_backward(steps, inputs, grads[0], grads.size() > 1 ? grads[1] : Tensor(), needs);
+        if (autograd::grad_mode()) return composed_gradients(kind, run, inputs, grads, needs);
+        (void)*states;  // throws if a result was changed in place
+        return steps_gradients(run, inputs, grads[0], grads.size() > 1 ? grads[1] : Tensor(), needs);
       });
   return {.h = outputs[0],
           .last = {.h = outputs[0].select(0, reverse ? 0 : outputs[0].size(0) - 1),

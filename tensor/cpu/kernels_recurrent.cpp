@@ -1,4 +1,4 @@
-// Steps of LSTM and GRU: see tensor/ops/recurrent_step_internal.h.
+// Steps of LSTM and GRU: see tensor/ops/recurrent_steps_internal.h.
 #include "lockstep/tensor/kernels/level_internal.h"
 
 #include "lockstep/tensor/cpu/loops_internal.h"

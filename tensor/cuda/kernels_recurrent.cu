@@ -1,4 +1,4 @@
-// Steps of LSTM and GRU: see tensor/ops/recurrent_step_internal.h.
+// Steps of LSTM and GRU: see tensor/ops/recurrent_steps_internal.h.
 #include "lockstep/tensor/cuda/launch_internal.h"
 #include "lockstep/tensor/kernels/recurrent_step_internal.h"
 

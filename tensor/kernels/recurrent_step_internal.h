@@ -1,9 +1,9 @@
-// An element of a step of LSTM or GRU, for CPUs and GPUs: see tensor/ops/recurrent_step_internal.h.
+// An element of a step of LSTM or GRU, for CPUs and GPUs: see tensor/ops/recurrent_steps_internal.h.
 #pragma once
 
 #include "lockstep/tensor/kernels/for_dtype_internal.h"
 #include "lockstep/tensor/kernels/pointwise_internal.h"
-#include "lockstep/tensor/ops/recurrent_step_internal.h"
+#include "lockstep/tensor/ops/recurrent_steps_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
 
