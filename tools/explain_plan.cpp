@@ -242,7 +242,8 @@ std::vector<plan::Mesh> modes_of(const plan::Job& job, const plan::Mesh& axes) {
   if (axes.pp > 1 && micro_batches % axes.pp == 0 && 2 * axes.pp <= job.model.layers + 2)
     add(par::Schedule::kInterleaved, 2);
   for (const plan::Mesh& each : schedules) {
-    for (int stage = axes.fsdp > 1 ? 1 : 0; stage <= (axes.fsdp > 1 ? 3 : 0); ++stage)
+    const int last = each.schedule == par::Schedule::kZeroBubble ? 2 : 3;  // stage 3 would gather for W, too
+    for (int stage = axes.fsdp > 1 ? 1 : 0; stage <= (axes.fsdp > 1 ? last : 0); ++stage)
       all.emplace_back(each).stage = stage;
   }
   return all;

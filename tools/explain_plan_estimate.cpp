@@ -63,7 +63,6 @@ class Estimator {
   double reduce(double elements) const { return (is_sharded() ? 1 : 2) * gather(elements); }
   bool is_sharded() const { return mesh_.fsdp > 1; }
   bool gathers_always() const { return is_sharded() && mesh_.stage == 3; }
-  bool gathers_for_weights() const { return gathers_always() && mesh_.schedule == par::Schedule::kZeroBubble; }
   double optimizer(const Rank& rank) const;
   double reductions(const Rank& rank) const;
   double chunk_seconds(std::size_t begin, std::size_t end, bool is_forward, bool gathers) const;
@@ -138,17 +137,13 @@ double Estimator::first_gathers() const {
   return seconds;
 }
 
-// W gathers the parameters again, after its computation: I of the first stage has not.
 void Estimator::set_times(Rank& rank) const {
   for (const auto& [begin, end] : rank.parts) {
-    double weights = 0, gathers = 0;
-    for (std::size_t k = begin; k < end; ++k) {
-      weights += chain_[k].backward_weight;
-      if (gathers_for_weights() && begin > 0) gathers += gather(static_cast<double>(chain_[k].parameters));
-    }
+    double weights = 0;
+    for (std::size_t k = begin; k < end; ++k) weights += chain_[k].backward_weight;
     rank.forward += chunk_seconds(begin, end, true, gathers_always());
     rank.backward_input += chunk_seconds(begin, end, false, gathers_always()) - weights;
-    rank.backward_weight += weights + gathers;
+    rank.backward_weight += weights;
   }
 }
 
@@ -256,8 +251,7 @@ void Estimator::set_memory(Estimate& estimate) const {
 }
 
 // All-reduces of gradients; or reduce-scatters, and all-gathers of parameters, as ShardedDataParallel::plan has them, with
-// its padding. Stage 3 gathers each unit for each forward and backward, with zb1p for I and for W, and on one stage the root
-// and the last block only once.
+// its padding. Stage 3 gathers each unit for each forward and backward, on one stage the root and the last block only once.
 void Estimator::set_sent(Estimate& estimate) const {
   const double share = (gradient_ranks_ - 1.0) / gradient_ranks_, m = micro_batches_;
   for (std::size_t r = 0; r < ranks_.size(); ++r) {
@@ -265,7 +259,7 @@ void Estimator::set_sent(Estimate& estimate) const {
     for (const std::int64_t elements : ranks_[r].units) units.push_back(unit_bytes(elements));
     const double all = std::accumulate(units.begin(), units.end(), 0.0);
     double gathered = all;
-    if (gathers_always()) gathered = (gathers_for_weights() && r > 0 ? 3 : 2) * m * all;
+    if (gathers_always()) gathered = 2 * m * all;
     if (gathers_always() && mesh_.pp == 1) gathered -= m * (units.front() + units.back());
     SentBytes sent{.data = share * (all + gathered)};
     for (const auto& [begin, end] : ranks_[r].parts) {

@@ -34,7 +34,11 @@ bool has_axis(const DeviceMesh& mesh, std::string_view name) {
   const std::vector<MeshAxis> axes = mesh.axes();
   return std::ranges::find(axes, name, &MeshAxis::name) != axes.end();
 }
-int ranks_of(const DeviceMesh& mesh, const std::string& axis) { return has_axis(mesh, axis) ? mesh[axis].size() : 1; }
+// An axis that the mesh lacks has this rank alone.
+DeviceMesh axis_of(const DeviceMesh& mesh, const std::string& axis) {
+  return has_axis(mesh, axis) ? mesh[axis] : DeviceMesh(nullptr, {{axis, 1}});
+}
+int ranks_of(const DeviceMesh& mesh, const std::string& axis) { return axis_of(mesh, axis).size(); }
 
 void check_axes(const DeviceMesh& mesh) {
   for (const MeshAxis& axis : mesh.axes())
@@ -180,7 +184,7 @@ struct Parallel::State {
 
   nn::Module& module;
   const Partition partition;
-  DeviceMesh blocks;                 // the axis cp; undefined without one
+  const DeviceMesh blocks;           // the axis cp
   int first = 0, micro_batches = 0;  // of this rank
   TensorPlan tensor;
   std::string layout;  // for plan()
@@ -190,7 +194,7 @@ struct Parallel::State {
 };
 
 Parallel::State::State(nn::Module& of, const DeviceMesh& mesh, const ParallelOptions& options)
-    : module(of), partition(on_mesh(options.partition, mesh)) {
+    : module(of), partition(on_mesh(options.partition, mesh)), blocks(axis_of(mesh, "cp")) {
   check_axes(mesh);
   const bool is_sharded = has_axis(mesh, "fsdp") && ranks_of(mesh, "dp") == 1;
   const std::string data_axis = is_sharded ? "fsdp" : "dp";
@@ -204,11 +208,10 @@ Parallel::State::State(nn::Module& of, const DeviceMesh& mesh, const ParallelOpt
   const bool has_stages =
       stage_ranks > 1 || (!options.chain.empty() && shares_parameters(chain_of("Parallel", module, options.chain)));
   if (has_stages) check_stages("Parallel", module, stage_ranks, pipeline);
-  first = has_axis(mesh, data_axis) ? mesh[data_axis].rank() * micro_batches : 0;
-  if (has_axis(mesh, "cp")) blocks = mesh["cp"];
+  first = axis_of(mesh, data_axis).rank() * micro_batches;
   LOCKSTEP_CHECK(runner_groups(module, SharedRunner::Part::kSequence).empty(),
                  "Parallel: the model is context-parallel already; leave context_parallel out");
-  tensor = parallelize(module, has_axis(mesh, "tp") ? mesh["tp"] : DeviceMesh(nullptr, {{"tp", 1}}),
+  tensor = parallelize(module, axis_of(mesh, "tp"),
                        {.tensor_slices = partition.tensor_slices,
                         .sequence_parallel = partition.sequence_parallel,
                         .plan = options.plan});
@@ -216,9 +219,7 @@ Parallel::State::State(nn::Module& of, const DeviceMesh& mesh, const ParallelOpt
     context.emplace(module, blocks,
                     ContextParallelOptions{.attention = partition.attention, .gather_keys = options.gather_keys});
   const std::shared_ptr<ProcessGroup> group = gradient_group(mesh, data_axis);
-  if (has_stages)
-    stages = cut_into_stages("Parallel", module, has_axis(mesh, "pp") ? mesh["pp"] : DeviceMesh(nullptr, {{"pp", 1}}),
-                             pipeline);
+  if (has_stages) stages = cut_into_stages("Parallel", module, axis_of(mesh, "pp"), pipeline);
   if (stage_ranks > 1 && group) check_trained(module, mesh, data_axis);
   mode = make_mode(module, group, micro_batches, is_sharded, options);
   const std::string blocks_text =

@@ -14,21 +14,11 @@
 #include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::parallel {
-namespace {
-
-std::vector<ScheduleAction> rows_of(const ScheduleTable& table, int rank) {
-  ScheduleRows rows;
-  for (int r = 0; r < table.ranks(); ++r) rows.push_back(table.actions(r));
-  return with_messages(rows, {table.ranks(), table.stages(), table.micro_batches()})[static_cast<std::size_t>(rank)];
-}
-
-}  // namespace
-
 PipelineRunner::PipelineRunner(const char* op, nn::Module& root, std::shared_ptr<ProcessGroup> group,
                                std::shared_ptr<ProcessGroup> mesh, Stages stages, const ScheduleTable& table)
     : StageRunner(Part::kStages, std::move(group), std::move(mesh)), op_(op), root_(root), stages_(std::move(stages)),
-      table_(table), rows_(rows_of(table, stages_.rank)), tensors_(op, root, stages_), ties_(stages_),
-      messages_(this->group, stages_.count()) {
+      table_(table), rows_(with_messages(table)[static_cast<std::size_t>(stages_.rank)]), tensors_(op, root, stages_),
+      ties_(stages_), messages_(this->group, stages_.count()) {
   if (stages_.ranks > 1) tensors_.leave_to_others();
 }
 

@@ -229,7 +229,7 @@ Tensor PipelineStep::run_chain(const std::vector<Tensor>& inputs) {
 
 // B or W: makes gradients of parameters.
 void PipelineStep::run_backward(const ScheduleAction& action, FunctionRef<void()> body) {
-  const auto [kind, stage, m] = action;
+  const int stage = action.stage, m = action.micro_batch;
   const int chunk = stages_.chunk_of(stage);
   step_.in_turn.backward(m, chunk, *part_of(action), [&] {
     pipeline_.ties().begin(m, plan_.running(), chunk);
@@ -240,7 +240,7 @@ void PipelineStep::run_backward(const ScheduleAction& action, FunctionRef<void()
 }
 
 void PipelineStep::backward(const ScheduleAction& action) {
-  const auto [kind, stage, m] = action;
+  const int stage = action.stage, m = action.micro_batch;
   Live& live = live_[{stage, m}];
   run_backward(action, [&] {
     if (stages_.is_last(stage))
@@ -253,7 +253,7 @@ void PipelineStep::backward(const ScheduleAction& action) {
 
 // The first stage has no input: all of its backward is left to W.
 void PipelineStep::backward_input(const ScheduleAction& action) {
-  const auto [kind, stage, m] = action;
+  const int stage = action.stage, m = action.micro_batch;
   Live& live = live_[{stage, m}];
   if (stages_.is_last(stage) && plan_.weight(m) != 1)
     live.gradient = raw::full(live.output.shape(), static_cast<double>(plan_.weight(m)), live.output.options());
@@ -272,7 +272,7 @@ void PipelineStep::backward_input(const ScheduleAction& action) {
 }
 
 void PipelineStep::backward_weight(const ScheduleAction& action) {
-  const auto [kind, stage, m] = action;
+  const int stage = action.stage, m = action.micro_batch;
   Live& live = live_[{stage, m}];
   run_backward(action, [&] {
     if (live.split) live.split->run();

@@ -73,26 +73,13 @@ void StageTensors::leave_to_others() {
   }
 }
 
-namespace {
-
-// To notice a change of a tensor.
-struct Values {
-  Tensor tensor;
-  std::uint64_t version = 0;
-
-  static Values of(const nn::TensorHandle& handle) {
-    const Tensor& tensor = handle.master();
-    return {.tensor = tensor, .version = tensor.defined() ? tensor.version() : 0};
-  }
-  bool operator==(const Values& other) const { return tensor.ref() == other.tensor.ref() && version == other.version; }
-};
-
-}  // namespace
-
 void StageTensors::with_all(ProcessGroup& group, FunctionRef<void()> body) {
   std::vector<nn::Sharding> before;
   for (const Entry& each : entries_) before.push_back(each.handle.sharding());
-  std::vector<Values> values;
+  const auto values_of = [](const Entry& each) {  // to notice a change
+    const Tensor& tensor = each.handle.master();
+    return std::pair(tensor.ref(), tensor.defined() ? tensor.version() : 0);
+  };
   const Finally again([&] {
     for (std::size_t i = 0; i < entries_.size(); ++i) {
       entries_[i].handle.set_sharding(before[i]);
@@ -100,11 +87,12 @@ void StageTensors::with_all(ProcessGroup& group, FunctionRef<void()> body) {
     }
   });
   gather(group);
-  for (const Entry& each : entries_) values.push_back(Values::of(each.handle));
+  std::vector<decltype(values_of(entries_[0]))> values;
+  for (const Entry& each : entries_) values.push_back(values_of(each));
   body();
   for (std::size_t i = 0; i < entries_.size(); ++i)
     LOCKSTEP_CHECK(
-        !entries_[i].is_parameter || Values::of(entries_[i].handle) == values[i],
+        !entries_[i].is_parameter || values_of(entries_[i]) == values[i],
         "{} was changed inside gathered, and other ranks may not have the change; change a model in stages by "
         "its optimizer or by parallel::load_checkpoint",
         entries_[i].name);

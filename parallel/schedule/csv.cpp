@@ -6,7 +6,6 @@
 #include <array>
 #include <charconv>
 #include <string_view>
-#include <utility>
 
 #include "lockstep/base/check_internal.h"
 #include "lockstep/parallel/schedule/schedule_internal.h"
@@ -93,15 +92,11 @@ ScheduleRows parse_schedule(std::span<const std::byte> text, const std::string& 
 }
 
 std::string ScheduleTable::to_string() const {
-  const ScheduleSize size{ranks(), stages_, micro_batches_};
   Timeline timeline;
   bool is_in_steps = !has_messages(rows_);
   std::size_t width = 0;  // of a cell
   if (is_in_steps) {
-    const ScheduleRows all = with_messages(rows_, size);
-    ScheduleRun run(all, size, {{1, 1, 1, 1}}, {});
-    run.run();
-    timeline = std::move(run).timeline();
+    timeline = run_table(*this, {{1, 1, 1, 1}}, {});
     is_in_steps = timeline.seconds * ranks() <= kMostCellsInSteps;
   }
   for (const std::vector<ScheduleAction>& row : rows_) {

@@ -1,5 +1,4 @@
 // The orders of actions of known schedules.
-#include <algorithm>
 #include <tuple>
 
 #include "lockstep/base/check_internal.h"
@@ -10,23 +9,20 @@ namespace {
 
 using Row = std::vector<ScheduleAction>;
 
-Row gpipe(int rank, int micro_batches) {
+// `before` forwards, then a forward and a backward in turns. action(kind, k) is action number k of `total` of this kind.
+template <class Action>
+Row in_turns(int total, int before, Action action) {
   Row row;
-  for (const ActionKind kind : {ActionKind::kForward, ActionKind::kBackward}) {
-    for (int m = 0; m < micro_batches; ++m) row.push_back({kind, rank, m});
+  for (int k = -before; k < total; ++k) {
+    if (before + k < total) row.push_back(action(ActionKind::kForward, before + k));
+    if (k >= 0) row.push_back(action(ActionKind::kBackward, k));
   }
   return row;
 }
 
-Row one_f_one_b(int ranks, int rank, int micro_batches) {
-  Row row;
-  int forward = 0, backward = 0;
-  while (forward < std::min(ranks - 1 - rank, micro_batches)) row.push_back({ActionKind::kForward, rank, forward++});
-  while (backward < micro_batches) {
-    if (forward < micro_batches) row.push_back({ActionKind::kForward, rank, forward++});
-    row.push_back({ActionKind::kBackward, rank, backward++});
-  }
-  return row;
+// The same with one chunk on each rank.
+Row in_one_chunk(int rank, int micro_batches, int before) {
+  return in_turns(micro_batches, before, [&](ActionKind kind, int m) { return ScheduleAction{kind, rank, m}; });
 }
 
 // As 1F1B with I in place of B. W follows `rank` micro-batches later: it fills the gap after the last forward, which is
@@ -34,7 +30,7 @@ Row one_f_one_b(int ranks, int rank, int micro_batches) {
 Row zero_bubble(int ranks, int rank, int micro_batches) {
   Row row;
   int weight = 0;
-  for (const ScheduleAction& action : one_f_one_b(ranks, rank, micro_batches)) {
+  for (const ScheduleAction& action : in_one_chunk(rank, micro_batches, ranks - 1 - rank)) {
     if (action.kind == ActionKind::kForward) {
       row.push_back(action);
       continue;
@@ -48,20 +44,13 @@ Row zero_bubble(int ranks, int rank, int micro_batches) {
 
 // Micro-batches in groups of `ranks` pass one chunk after the other.
 Row interleaved(int ranks, int rank, int micro_batches, int chunks) {
-  const int total = micro_batches * chunks, group = ranks * chunks,
-            before = std::min(total, 2 * (ranks - rank - 1) + (chunks - 1) * ranks);  // forwards before 1F1B begins
+  const int group = ranks * chunks;
   const auto action = [&](ActionKind kind, int k) {
     const int chunk = k % group / ranks;
     return ScheduleAction{kind, (kind == ActionKind::kForward ? chunk : chunks - 1 - chunk) * ranks + rank,
                           k / group * ranks + k % ranks};
   };
-  Row row;
-  for (int k = 0; k < before; ++k) row.push_back(action(ActionKind::kForward, k));
-  for (int k = 0; k < total; ++k) {
-    if (before + k < total) row.push_back(action(ActionKind::kForward, before + k));
-    row.push_back(action(ActionKind::kBackward, k));
-  }
-  return row;
+  return in_turns(micro_batches * chunks, 2 * (ranks - rank - 1) + (chunks - 1) * ranks, action);
 }
 
 void check(Schedule schedule, int ranks, int micro_batches, int chunks) {
@@ -99,10 +88,10 @@ ScheduleRows schedule_rows(Schedule schedule, int ranks, int micro_batches, int 
   for (int rank = 0; rank < ranks; ++rank) {
     switch (schedule) {
       case Schedule::kGPipe:
-        rows.push_back(gpipe(rank, micro_batches));
+        rows.push_back(in_one_chunk(rank, micro_batches, micro_batches));
         break;
       case Schedule::k1F1B:
-        rows.push_back(one_f_one_b(ranks, rank, micro_batches));
+        rows.push_back(in_one_chunk(rank, micro_batches, ranks - 1 - rank));
         break;
       case Schedule::kInterleaved:
         rows.push_back(interleaved(ranks, rank, micro_batches, chunks));

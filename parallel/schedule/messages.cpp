@@ -12,16 +12,9 @@ bool has_messages(const ScheduleRows& rows) {
 }
 
 StageChannel StageChannel::of(const ScheduleAction& message) {
-  switch (message.kind) {
-    case ActionKind::kSendForward:
-      return {false, true, message.stage + 1};
-    case ActionKind::kReceiveForward:
-      return {false, false, message.stage};
-    case ActionKind::kSendBackward:
-      return {true, true, message.stage - 1};
-    default:
-      return {true, false, message.stage};
-  }
+  const bool is_backward = message.kind == ActionKind::kSendBackward || message.kind == ActionKind::kReceiveBackward,
+             is_send = message.kind == ActionKind::kSendForward || message.kind == ActionKind::kSendBackward;
+  return {is_backward, is_send, message.stage + (is_send ? (is_backward ? -1 : 1) : 0)};
 }
 
 ScheduleRows with_messages(const ScheduleRows& rows, const ScheduleSize& size) {
@@ -46,6 +39,12 @@ ScheduleRows with_messages(const ScheduleRows& rows, const ScheduleSize& size) {
     }
   }
   return all;
+}
+
+ScheduleRows with_messages(const ScheduleTable& table) {
+  ScheduleRows rows;
+  for (int rank = 0; rank < table.ranks(); ++rank) rows.push_back(table.actions(rank));
+  return with_messages(rows, size_of(table));
 }
 
 }  // namespace lockstep::parallel

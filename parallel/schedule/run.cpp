@@ -129,19 +129,15 @@ ActionSeconds seconds_of(double forward, double input, double weight) {
   return {forward, input, weight, input + weight};
 }
 
-// `seconds`: by stage, or one for all stages.
+}  // namespace
+
 Timeline run_table(const ScheduleTable& table, std::vector<ActionSeconds> seconds, const MessageTime& link) {
   check_times({{"link.latency", link.latency}, {"link.transfer", link.transfer}}, "");
-  ScheduleRows rows;
-  for (int rank = 0; rank < table.ranks(); ++rank) rows.push_back(table.actions(rank));
-  const ScheduleSize size{table.ranks(), table.stages(), table.micro_batches()};
-  rows = with_messages(rows, size);
-  ScheduleRun run(rows, size, std::move(seconds), link);
+  const ScheduleRows rows = with_messages(table);
+  ScheduleRun run(rows, size_of(table), std::move(seconds), link);
   run.run();
   return std::move(run).timeline();
 }
-
-}  // namespace
 
 Timeline simulate(const ScheduleTable& table, const ScheduleCosts& costs) {
   check_times({{"forward", costs.forward},

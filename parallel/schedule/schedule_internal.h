@@ -27,6 +27,9 @@ inline constexpr int kMessagesUnderWay = 2;
 struct ScheduleSize {
   int ranks = 0, stages = 0, micro_batches = 0;
 };
+inline ScheduleSize size_of(const ScheduleTable& table) {
+  return {table.ranks(), table.stages(), table.micro_batches()};
+}
 
 // Rows of the schedules, without messages.
 ScheduleRows schedule_rows(Schedule schedule, int ranks, int micro_batches, int chunks);
@@ -36,6 +39,7 @@ bool has_messages(const ScheduleRows& rows);
 // Adds what happens between stages: receives directly before the actions that need them, sends directly after those that
 // make them, kReduce after the last gradients of a stage's parameters. Rows that have messages stay as they are.
 ScheduleRows with_messages(const ScheduleRows& rows, const ScheduleSize& size);
+ScheduleRows with_messages(const ScheduleTable& table);
 
 // Checks rows as ScheduleTable describes. Throws InvalidArgument.
 ScheduleSize check_schedule(const ScheduleRows& rows);
@@ -96,5 +100,8 @@ class ScheduleRun {
   bool has_timeline_;  // false: a run only tells whether all actions can run
   Timeline timeline_;
 };
+
+// Runs all actions of a table. `seconds` as above.
+Timeline run_table(const ScheduleTable& table, std::vector<ActionSeconds> seconds, const MessageTime& link);
 
 }  // namespace lockstep::parallel

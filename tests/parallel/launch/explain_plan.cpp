@@ -135,12 +135,9 @@ class MeshSimulation {
     return now + optimizer(static_cast<double>(blocks) * unit + root);
   }
 
-  // An action of a stage. A module is gathered while the one before computes; for a W after an I, when it has computed.
+  // An action of a stage. A module is gathered while the one before computes.
   double action(std::size_t stage, par::ActionKind kind, int micro_batch) {
-    const bool is_after_input = kind == par::ActionKind::kBackwardWeight && stage > 0,
-               has_part = kind != par::ActionKind::kBackwardInput || stage > 0;
-    const bool gathers =
-        is_gathered(kind == par::ActionKind::kForward && micro_batch == 0) && !is_after_input && has_part;
+    const bool gathers = is_gathered(kind == par::ActionKind::kForward && micro_batch == 0);
     const auto key = std::tuple(stage, kind, gathers);
     if (const auto found = actions_.find(key); found != actions_.end()) return found->second;
     const bool is_forward = kind == par::ActionKind::kForward;
@@ -156,7 +153,6 @@ class MeshSimulation {
       if (kind == par::ActionKind::kBackward) now += m.input + m.weight;
       if (kind == par::ActionKind::kBackwardInput) now += m.input;
       if (kind == par::ActionKind::kBackwardWeight) now += m.weight;
-      if (is_after_input && is_gathered(false)) now += gather(elements(at(i)));
     }
     return actions_[key] = now;
   }
