@@ -87,7 +87,7 @@ TEST_CASE("random models in stages: the bits of a run without stages where messa
   for (const RandomCase& of : random_cases(200, {2, 4})) {
     CAPTURE(of.describe());
     const Outcome want = train(of.without_stages, kOfRandom, of.options, of.steps);
-    std::vector<Group> kept(static_cast<std::size_t>(of.mesh.ranks()));  // until all ranks have ended their last operation
+    std::vector<Group> kept(static_cast<std::size_t>(of.mesh.ranks()));  // until all ranks are done
     with_threads(late_backend(), of.mesh.ranks(),
                  [&](const Group& group) {
                    kept[static_cast<std::size_t>(group->rank())] = group;
