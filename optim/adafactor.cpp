@@ -10,7 +10,9 @@
 namespace lockstep::optim {
 namespace {
 
-enum Option { kLr, kBeta2Decay, kEps1, kEps2, kD, kWeightDecay };
+struct AdafactorOption {
+  enum Index { kLr, kBeta2Decay, kEps1, kEps2, kD, kWeightDecay };
+};
 enum Buffer : std::size_t { kRowVar, kColVar, kVariance };
 
 constexpr double kOfDType = -1;  // eps1: the machine epsilon of the parameter's dtype
@@ -54,6 +56,7 @@ void Adafactor::add_param_group(const AdafactorGroup& group) {
 }
 
 void Adafactor::check_options(std::span<const double> options) const {
+  using enum AdafactorOption::Index;
   detail::require_option("Adafactor", "lr", options[kLr]);
   LOCKSTEP_CHECK(options[kBeta2Decay] <= 0 && std::isfinite(options[kBeta2Decay]),
                  "Adafactor: beta2_decay is {}, expected a finite number of at most 0", options[kBeta2Decay]);
@@ -71,6 +74,7 @@ Shape Adafactor::buffer_shape(const Tensor& parameter, std::size_t buffer) const
 }
 
 void Adafactor::step() {
+  using enum AdafactorOption::Index;
   composed_step("Adafactor", slots_, [this](Slot& slot, const Tensor& p, const Tensor& grad) {
     const std::span<const double> o = options(slot.group);
     const double t = static_cast<double>(slot.steps), weight = std::pow(t, o[kBeta2Decay]);

@@ -9,7 +9,9 @@
 namespace lockstep::optim {
 namespace {
 
-enum Option { kLr, kWeightDecay, kMomentum, kA, kB, kC, kEps, kSteps, kScale, kNesterov };
+struct MuonOption {
+  enum Index { kLr, kWeightDecay, kMomentum, kA, kB, kC, kEps, kSteps, kScale, kNesterov };
+};
 
 // The options of a group, in the order of Layout::options.
 std::vector<double> merge(const MuonGroup& group, const MuonOptions& defaults) {
@@ -27,6 +29,7 @@ std::vector<double> merge(const MuonGroup& group, const MuonOptions& defaults) {
 
 // A nearly orthogonal matrix with the singular vectors of `update`, in bf16.
 Tensor orthogonalized(const Tensor& update, std::span<const double> o) {
+  using enum MuonOption::Index;
   const bool tall = update.size(0) > update.size(1);
   Tensor x = update.to(kBFloat16);
   if (tall) x = x.t();
@@ -77,10 +80,11 @@ void Muon::add_param_group(const MuonGroup& group) {
 }
 
 void Muon::check_options(std::span<const double> options) const {
+  using enum MuonOption::Index;
   detail::require_option("Muon", "lr", options[kLr]);
   detail::require_option("Muon", "weight_decay", options[kWeightDecay]);
   detail::require_option("Muon", "momentum", options[kMomentum]);
-  for (const Option coefficient : {kA, kB, kC})
+  for (const auto coefficient : {kA, kB, kC})
     detail::require_option("Muon", "ns_coefficients", std::abs(options[coefficient]));
   detail::require_option("Muon", "eps", options[kEps]);
   detail::require_option("Muon", "ns_steps", options[kSteps], 100);
@@ -88,6 +92,7 @@ void Muon::check_options(std::span<const double> options) const {
 }
 
 void Muon::step() {
+  using enum MuonOption::Index;
   composed_step("Muon", slots_, [this](Slot& slot, const Tensor& p, const Tensor& grad) {
     const std::span<const double> o = options(slot.group);
     fit(slot.buffers[0], p);

@@ -9,7 +9,9 @@ namespace lockstep::optim {
 namespace {
 
 // Options that both optimizers have, in the order of Layout::options.
-enum Option { kLr, kBeta1, kBeta2, kEps, kWeightDecay };
+struct NAdamOption {
+  enum Index { kLr, kBeta1, kBeta2, kEps, kWeightDecay };
+};
 
 template <class Group, class Options>
 std::vector<double> common(const Group& group, const Options& defaults) {
@@ -31,6 +33,7 @@ std::vector<double> merge(const RAdamGroup& group, const RAdamOptions& defaults)
 }
 
 void check_common(const char* type, std::span<const double> options) {
+  using enum NAdamOption::Index;
   detail::require_option(type, "lr", options[kLr]);
   detail::require_option(type, "beta1", options[kBeta1], 1);
   detail::require_option(type, "beta2", options[kBeta2], 1);
@@ -40,6 +43,7 @@ void check_common(const char* type, std::span<const double> options) {
 
 // Decays the parameter, or returns the gradient with the decay added; the last option is decoupled_weight_decay.
 Tensor decayed(const Tensor& p, const Tensor& grad, std::span<const double> options) {
+  using enum NAdamOption::Index;
   if (options[kWeightDecay] == 0) return grad;
   if (options.back() == 0) return add(grad, p, options[kWeightDecay]);
   p.mul_(1 - options[kLr] * options[kWeightDecay]);
@@ -48,6 +52,7 @@ Tensor decayed(const Tensor& p, const Tensor& grad, std::span<const double> opti
 
 // Updates the means of gradients and of squared gradients.
 void update_means(const Tensor& m, const Tensor& v, const Tensor& grad, std::span<const double> options) {
+  using enum NAdamOption::Index;
   m.mul_(options[kBeta1]).add_(grad, 1 - options[kBeta1]);
   v.mul_(options[kBeta2]).add_(grad * grad, 1 - options[kBeta2]);
 }
@@ -55,6 +60,7 @@ void update_means(const Tensor& m, const Tensor& v, const Tensor& grad, std::spa
 // The momentum of a step, and the product of those of all steps so far. The product of many is below the resolution of
 // 1 - product, so the rest need not be multiplied.
 double momentum(std::span<const double> options, std::int64_t step) {
+  using enum NAdamOption::Index;
   return options[kBeta1] * (1 - 0.5 * std::pow(0.96, static_cast<double>(step) * options[5]));
 }
 double product_of_momenta(std::span<const double> options, std::int64_t steps) {
@@ -85,6 +91,7 @@ void NAdam::check_options(std::span<const double> options) const {
 }
 
 void NAdam::step() {
+  using enum NAdamOption::Index;
   composed_step("NAdam", slots_, [this](Slot& slot, const Tensor& p, const Tensor& own) {
     const std::span<const double> o = options(slot.group);
     for (int b = 0; b < 2; ++b) fit(slot.buffers[b], p);
@@ -115,6 +122,7 @@ void RAdam::add_param_group(const RAdamGroup& group) { add_group(group.params, m
 void RAdam::check_options(std::span<const double> options) const { check_common("RAdam", options); }
 
 void RAdam::step() {
+  using enum NAdamOption::Index;
   composed_step("RAdam", slots_, [this](Slot& slot, const Tensor& p, const Tensor& own) {
     const std::span<const double> o = options(slot.group);
     for (int b = 0; b < 2; ++b) fit(slot.buffers[b], p);
