@@ -129,9 +129,12 @@ class Answers {
     const std::string part =
         fmt::format("1/{} of {}'s {} would be {}", n, alone.name(), text(alone.costs.model), text(ideal));
     const Measured* const turns = find("accumulate");
-    if (!turns || turns == &alone || run.mode() == "ranks")
+    const bool is_comparable = turns && turns != &alone && run.mode() != "ranks";
+    const std::int64_t in_turn = is_comparable ? turns->costs.model / n : 0;
+    // Neither makes a device faster: then other programs have disturbed one of the runs.
+    const auto noise = static_cast<std::int64_t>(kClear * static_cast<double>(own));
+    if (!is_comparable || own < in_turn - noise || in_turn < ideal - noise)
       return {{own - ideal, fmt::format("in forward and backward ({}; {})", text(own), part)}};
-    const std::int64_t in_turn = turns->costs.model / n;
     return {{own - in_turn,
              fmt::format(
                  "in forward and backward because the {} compute at the same time ({}; one after another, in {}, {})",
