@@ -108,17 +108,21 @@ class Answers {
       return Part{s - f, fmt::format("{} ({} instead of {})", what, in_unit_of(slow.costs.step, f),
                                      in_unit_of(slow.costs.step, s))};
     };
-    answers_.push_back({fmt::format("Why is {} faster than {}?", fast.name(), slow.name()),
-                        fmt::format("A step takes {} instead of {}. Compared with {} of {}, {} of {} saves {}.",
-                                    time_text(fast.costs.step), time_text(slow.costs.step), slow.lane(), slow.name(),
-                                    fast.lane(), fast.name(),
-                                    sum_text({part(&StepCosts::model, "in forward and backward"),
-                                              part(&StepCosts::optimizer, "in the optimizer's step"),
-                                              part(&StepCosts::communication, "of exposed communication"),
-                                              part(&StepCosts::waiting, "of waiting"),
-                                              part(&StepCosts::other, "of loading data and bookkeeping"),
-                                              part(&StepCosts::apart, "idle at the start or end of the step")},
-                                             more, slow.costs.step))});
+    answers_.push_back(
+        {fmt::format("Why is {} faster than {}?", fast.name(), slow.name()),
+         fmt::format("A step takes {} instead of {}.{} Compared with {} of {}, {} of {} saves {}.",
+                     time_text(fast.costs.step), time_text(slow.costs.step),
+                     slow.mode() == "dp" ? " In dp, cpu:0 also sends the parameters, collects outputs and "
+                                           "gradients, and updates; ddp's ranks all do the same work."
+                                         : "",
+                     slow.lane(), slow.name(), fast.lane(), fast.name(),
+                     sum_text({part(&StepCosts::model, "in forward and backward"),
+                               part(&StepCosts::optimizer, "in the optimizer's step"),
+                               part(&StepCosts::communication, "of exposed communication"),
+                               part(&StepCosts::waiting, "of waiting"),
+                               part(&StepCosts::other, "of loading data and bookkeeping"),
+                               part(&StepCosts::apart, "idle at the start or end of the step")},
+                              more, slow.costs.step))});
   }
 
   // The time in forward and backward beyond the n-th part of that on one device. A run of the same micro-batches one
@@ -228,9 +232,12 @@ class Answers {
     if (sum.bytes == 0) return explain_flights(run, question, exposed);
     if (sum.early_bytes > 0)
       answers_.push_back(
-          {question, fmt::format("{} of the communication's time, and {} of its bytes, overlap with backward.{}{}",
-                                 percent(sum.early_seconds / sum.seconds), percent(ratio(sum.early_bytes, sum.bytes)),
-                                 early_buckets(events), exposed)});
+          {question,
+           fmt::format(
+               "{} of the communication's time (which begins when a bucket is launched, so it includes waits for other "
+               "ranks), and {} of its bytes, overlap with backward.{}{}",
+               percent(sum.early_seconds / sum.seconds), percent(ratio(sum.early_bytes, sum.bytes)),
+               early_buckets(events), exposed)});
     else
       answers_.push_back(
           {question, (buckets == 1 ? "Nothing: there is one bucket, which is complete when the last gradient is ready."
