@@ -60,7 +60,7 @@ struct LoadCall {
   bool has_options = true;  // false: no advice to pass options
 };
 
-// Which tensors of a source fit which of a model.
+// Finds the tensors of a source that fit those of a model.
 class WeightMatch {
  public:
   struct Match {

@@ -1,4 +1,4 @@
-// The part of MultiheadAttention that tensor parallelism replaces. Not installed.
+// The part of MultiheadAttention that tensor parallelism replaces, and its masks. Not installed.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +20,10 @@ class HeadSlices {
   // q, k and v (batch, time, heads() * size of a head) of inputs (batch, time, width). Inputs may be one tensor.
   virtual std::vector<Tensor> project(const Tensor& query, const Tensor& key, const Tensor& value) const = 0;
 };
+
+inline bool has_masks(const MultiheadAttentionMasks& masks) {
+  return masks.attn_mask.defined() || masks.key_padding_mask.defined() || masks.is_causal;
+}
 
 // The number of all heads.
 std::int64_t heads_of(const MultiheadAttention& module);

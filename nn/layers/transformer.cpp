@@ -2,6 +2,7 @@
 
 #include "lockstep/autograd/ops/functions.h"
 #include "lockstep/base/check_internal.h"
+#include "lockstep/nn/layers/attention_internal.h"
 #include "lockstep/nn/module_runner_internal.h"
 
 namespace lockstep::nn {
@@ -10,8 +11,7 @@ namespace {
 // Runs a layer as a module, which has its path in errors and runs its hooks, or with masks as a function.
 template <class Layer, class WithMasks>
 Tensor masked_call(const Layer& layer, const Tensor& x, const MultiheadAttentionMasks& masks, WithMasks with_masks) {
-  const bool masked = masks.attn_mask.defined() || masks.key_padding_mask.defined() || masks.is_causal;
-  return masked ? with_masks() : layer(x);
+  return has_masks(masks) ? with_masks() : layer(x);
 }
 
 }  // namespace

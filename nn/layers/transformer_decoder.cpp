@@ -2,25 +2,16 @@
 
 #include "lockstep/autograd/ops/functions.h"
 #include "lockstep/base/check_internal.h"
+#include "lockstep/nn/layers/attention_internal.h"
 #include "lockstep/nn/module_runner_internal.h"
 
 namespace lockstep::nn {
 namespace {
 
-// Runs a module as such, which has its path in errors and runs its hooks, or with masks as a function.
-template <class Run, class WithMasks>
-Tensor call(const MultiheadAttentionMasks& masks, const Run& run, const WithMasks& with_masks) {
-  return masks.attn_mask.defined() || masks.key_padding_mask.defined() || masks.is_causal ? with_masks() : run();
-}
-
+// Runs the attention as a module, which has its path in errors and runs its hooks, or with masks as a function.
 Tensor attend(const MultiheadAttention& attention, const Tensor& x, const Tensor& keys,
               const MultiheadAttentionMasks& masks) {
-  return call(
-      masks,
-      [&] {
-        return attention({x, keys, keys});
-      },
-      [&] { return attention.forward(x, keys, keys, masks); });
+  return has_masks(masks) ? attention.forward(x, keys, keys, masks) : attention({x, keys, keys});
 }
 
 void check_inputs(const Module& module, const std::vector<Tensor>& inputs) {
@@ -88,18 +79,8 @@ Tensor TransformerDecoder::compute(const Tensor& x, const Tensor& memory, const 
   Tensor y = x;
   for (const Module& module : layers) {
     const auto& layer = static_cast<const TransformerDecoderLayer&>(module);
-    const auto with_masks = [&] { return layer.forward(y, memory, masks, memory_masks); };
-    y = call(
-        masks,
-        [&] {
-          return call(
-              memory_masks,
-              [&] {
-                return layer({y, memory});
-              },
-              with_masks);
-        },
-        with_masks);
+    y = has_masks(masks) || has_masks(memory_masks) ? layer.forward(y, memory, masks, memory_masks)
+                                                    : layer({y, memory});
   }
   return norm_ ? (*norm_)(y) : y;
 }

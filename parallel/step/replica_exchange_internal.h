@@ -1,5 +1,5 @@
-// Which micro-batches of a step run at the same time as the calling thread's, and how the replicas of one process exchange
-// tensors. Not installed.
+// The micro-batches of a step that run at the same time as the calling thread's, and the exchange of tensors between the
+// replicas of one process. Not installed.
 #pragma once
 
 #include <condition_variable>
@@ -36,7 +36,7 @@ struct RunningMicroBatches {
   ReplicaExchange* exchange = nullptr;  // of a DataParallel whose replicas run at the same time; null: there is none
   int replica = 0;
 };
-// Those of the calling thread.
+// Returns those of the calling thread.
 const RunningMicroBatches& running_micro_batches();
 
 // Sets them while it exists.

@@ -15,7 +15,7 @@ namespace lockstep::parallel {
 
 class SharedRunner : public nn::ModuleRunner {
  public:
-  // Of which each rank has a part: kModel, slices; kBatch, statistics over the micro-batches that run at the same time.
+  // Says what the ranks share: kModel, the slices of modules; kBatch, statistics over micro-batches that run together.
   enum class Part : std::uint8_t { kSequence, kModel, kStages, kBatch };
   // A null group stands for this process alone.
   SharedRunner(Part part, std::shared_ptr<ProcessGroup> group, std::shared_ptr<ProcessGroup> mesh = nullptr)

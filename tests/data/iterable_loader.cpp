@@ -35,7 +35,7 @@ std::vector<std::int64_t> sorted_rows(const std::vector<Rows>& batches) {
 
 }  // namespace
 
-TEST_CASE("a loader makes batches of an iterable data set, in its order, and each epoch anew") {
+TEST_CASE("a loader makes batches of an iterable data set, in its order, and each epoch again from the start") {
   DataLoader loader(std::make_shared<Numbers>(7), {.batch_size = 3});
   CHECK(epoch_of(loader) == std::vector<Rows>{{0, 1, 2}, {3, 4, 5}, {6}});
   CHECK(loader.epoch() == 1);

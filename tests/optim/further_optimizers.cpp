@@ -1,7 +1,5 @@
 // NAdam, RAdam, Adafactor and Muon: compared with PyTorch, saved and loaded, and refused.
-#include <functional>
 #include <map>
-#include <memory>
 
 #include "tests/optim/support.h"
 
@@ -12,14 +10,6 @@ namespace {
 const ls::StateDict& dict() {
   static const ls::StateDict values = golden("more");
   return values;
-}
-
-using Parameters = std::vector<ls::nn::Parameter>;
-using Make = std::function<std::unique_ptr<optim::Optimizer>(const Parameters&)>;
-
-template <class O, class Options>
-Make make(const Options& options) {
-  return [options](const Parameters& p) { return std::make_unique<O>(p, options); };
 }
 
 const std::map<std::string, Make>& cases() {

@@ -1,22 +1,13 @@
 // Ten steps of every optimizer, and every schedule, compared with PyTorch (tests/golden/golden_optim.py).
 #include "tests/optim/support.h"
 
-#include <functional>
 #include <map>
-#include <memory>
 
 namespace {
 
 const ls::StateDict& golden() {
   static const ls::StateDict dict = ls::load(LOCKSTEP_GOLDEN_DIR "/optim.safetensors");
   return dict;
-}
-
-using Make = std::function<std::unique_ptr<ls::optim::Optimizer>(const std::vector<ls::nn::Parameter>&)>;
-
-template <class O, class Options>
-Make make(const Options& options) {
-  return [options](const std::vector<ls::nn::Parameter>& p) { return std::make_unique<O>(p, options); };
 }
 
 Make sgd(const ls::optim::SGDOptions& options) { return make<ls::optim::SGD>(options); }

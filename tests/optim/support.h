@@ -1,7 +1,19 @@
 // Parameters with known gradients, for tests of optimizers.
 #pragma once
 
+#include <functional>
+#include <memory>
+#include <vector>
+
 #include "tests/support/testing.h"
+
+using Parameters = std::vector<ls::nn::Parameter>;
+using Make = std::function<std::unique_ptr<ls::optim::Optimizer>(const Parameters&)>;
+
+template <class O, class Options>
+Make make(const Options& options) {
+  return [options](const Parameters& p) { return std::make_unique<O>(p, options); };
+}
 
 // A parameter that belongs to no module.
 inline ls::nn::Parameter parameter(const std::vector<double>& values, ls::DType dtype = ls::kFloat64) {
