@@ -22,6 +22,14 @@ std::string printable(std::span<const char> text) {
   return shown;
 }
 
+std::string first_line(std::string_view text, std::size_t size) {
+  constexpr std::string_view kGap = " ... ";
+  text = text.substr(0, text.find('\n'));
+  if (text.size() <= size) return std::string(text);
+  const std::size_t head = size / 3, tail = size - head - kGap.size();
+  return fmt::format("{}{}{}", text.substr(0, head), kGap, text.substr(text.size() - tail));
+}
+
 std::string poison_text(Poison reason, const std::string& culprit, const std::string& what) {
   switch (reason) {
     case Poison::kLost:

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "lockstep/parallel/comm/backend_internal.h"
@@ -36,6 +37,9 @@ class GroupFailure {
 enum class Poison : std::uint32_t { kNone, kLost, kLeft, kLate, kDisagreed, kLeftByError, kFailed };
 // The text before the first zero, which another rank may have written: characters that are not printable become '?'.
 std::string printable(std::span<const char> text);
+// The first line of an error that other ranks report, in at most `size` >= 64 characters: " ... " stands for the middle of
+// a longer one, because it begins with the operation and ends with the cause.
+std::string first_line(std::string_view text, std::size_t size);
 // For example "rank 2 has left the group", for the culprit "rank 2". `what` says what happened to a lost or failed rank,
 // or is empty. `reason` may be any number.
 std::string poison_text(Poison reason, const std::string& culprit, const std::string& what);

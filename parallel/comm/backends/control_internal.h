@@ -5,7 +5,6 @@
 // history a counter's value before and after an operation.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <bit>
@@ -36,10 +35,9 @@ struct alignas(64) ControlHeader {
 // A text that peers read once another value says that it is complete.
 class SharedText {
  public:
-  // Keeps the first line, without what is beyond kBytes.
   void set(std::string_view text) {
     char bytes[kBytes] = {};
-    text.substr(0, std::min(text.find('\n'), kBytes)).copy(bytes, kBytes);
+    first_line(text, kBytes).copy(bytes, kBytes);
     const auto words = std::bit_cast<Words>(bytes);
     for (std::size_t i = 0; i < words.size(); ++i) words_[i].store(words[i], std::memory_order_relaxed);
   }

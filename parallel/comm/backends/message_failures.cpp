@@ -10,10 +10,9 @@ namespace {
 constexpr std::chrono::seconds kNewsPatience{1};      // a failing rank reports the reason before it disconnects
 constexpr std::chrono::milliseconds kUntilSent{200};  // for sending a failure report
 
-// The first line of a text, as far as a note has room.
 void set_text(FailedSteps& steps, std::string_view text) {
   steps.text = {};
-  text.substr(0, text.find('\n')).copy(steps.text.data(), steps.text.size());
+  first_line(text, steps.text.size()).copy(steps.text.data(), steps.text.size());
 }
 
 bool has_left(Poison reason) { return reason == Poison::kLeft || reason == Poison::kLeftByError; }

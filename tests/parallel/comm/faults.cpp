@@ -14,6 +14,7 @@
 
 #include "lockstep/parallel/comm/backend_internal.h"
 #include "lockstep/parallel/comm/backends/segment_internal.h"
+#include "lockstep/parallel/comm/group_failure_internal.h"
 #include "tests/parallel/comm/collectives.h"
 #include "tests/support/chaos.h"
 
@@ -166,6 +167,16 @@ void check_out_of_descriptors(int poor, const std::function<void(int rank, const
 }
 
 }  // namespace
+
+TEST_CASE("an error that passes several ranks keeps its operation and its cause") {
+  const std::string error = "all_reduce #3: " + std::string(400, '-') + ": rank 3 is gone";
+  const std::string kept = ls::parallel::first_line(error + "\nmore", 384);
+  CHECK(kept.size() == 384);
+  CHECK(kept.starts_with("all_reduce #3: ---"));
+  CHECK(contains(kept, "--- ... ---"));
+  CHECK(kept.ends_with("---: rank 3 is gone"));
+  CHECK(ls::parallel::first_line(error, error.size()) == error);
+}
 
 TEST_CASE("rank 0 without a file descriptor for shared memory is named by all ranks, with its limit") {
   check_out_of_descriptors(0, [](int, const std::string& error) {
