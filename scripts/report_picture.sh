@@ -13,7 +13,7 @@ trap 'rm -rf "$work"' EXIT
 cd "$work"
 mkdir -p build/demo && ln -s "$samples" build/demo/samples  # the page shows the command as a user types it
 build/demo/samples/fashion_mnist_mlp --strategy compare --epochs 1 --out build/demo/runs --report build/demo/report.html >/dev/null
-"$browser" --headless --no-sandbox --disable-gpu --hide-scrollbars --user-data-dir="$work/browser" --window-size=1200,3440 \
+"$browser" --headless --no-sandbox --disable-gpu --hide-scrollbars --user-data-dir="$work/browser" --window-size=1200,3900 \
   --screenshot=page.png "file://$work/build/demo/report.html" 2>/dev/null
 pngquant --force --nofs --output "$picture" 64 page.png  # a third of the bytes
 ls -l "$picture"

@@ -59,9 +59,9 @@ void print_meaning(const Options& options, const std::vector<Result>& results) {
   fmt::print(
       "\nCompared with one device, dp is {:.2f} and ddp {:.2f} times as fast: {}.\n", dp, ddp,
       std::max(dp, ddp) > 1
-          ? "the batch is fixed (strong scaling), cores\n"
-            "that compute at the same time slow each other down, and the optimizer's step is not divided: with dp\n"
-            "one device runs it, with ddp each rank"
+          ? "the batch is fixed (strong scaling), so each\n"
+            "device computes smaller micro-batches, which cost more per example (see accumulate), and the optimizer's\n"
+            "step is not divided: with dp one device runs it, with ddp each rank"
           : fmt::format("a step takes {:.0f} us on one device, less\nthan it costs to pass work to another thread or "
                         "process",
                         1e6 / single));
@@ -79,8 +79,9 @@ std::int64_t sum(const PhaseBytes& bytes) {
 }
 
 void print_least_accuracy(const std::vector<Result>& results) {
-  const auto least = std::ranges::min_element(results, {}, [](const Result& r) { return r.test.accuracy; });
-  fmt::print("test accuracy {:.3f} (the lowest of all strategies)\n", least->test.accuracy);
+  const auto text = [](const Result& r) { return fmt::format("{:.3f}", r.test.accuracy); };
+  const auto [least, most] = std::ranges::minmax_element(results, {}, text);
+  fmt::print("test accuracy {}{} with every strategy\n", text(*least), text(*least) == text(*most) ? "" : " or more");
 }
 
 // The table of --strategies.

@@ -117,7 +117,7 @@ TEST_CASE("compare: accumulate, dp and ddp end with the same bits, single does n
   CHECK(least >= 0.97);
   const std::string last = lines(finished.output).back();
   CHECK(last.starts_with("test accuracy 0."));
-  CHECK(last.ends_with(" (the lowest of all strategies)"));
+  CHECK(last.ends_with(" with every strategy"));
   CHECK(number(words(last)[2]) == least);
 }
 

@@ -15,6 +15,7 @@
 #include "tools/report/causes.h"
 #include "tools/report/memory_answers.h"
 #include "tools/report/messages.h"
+#include "tools/report/overlap_answers.h"
 #include "tools/report/parts.h"
 #include "tools/report/pipeline.h"
 
@@ -24,7 +25,6 @@ namespace {
 using lockstep::TraceEvent;
 using lockstep::TraceKind;
 
-constexpr double kClear = 0.05;   // a smaller share of a step is noise
 constexpr double kSteady = 1.25;  // the longest of the middle half of the steps by the shortest
 constexpr int kMoreDevices = 8;   // in the closed forms
 constexpr std::size_t kWaitingLanes = 4;
@@ -63,7 +63,8 @@ class Answers {
     }
     if (single && accumulate) compare(*single, *accumulate);
     for (const Measured& run : runs_) {
-      if (run.has_ranks() && run.costs.lanes > 1) explain_overlap(run);
+      if (std::optional<Answer> overlap = overlap_answer(*run.traced, run.costs))
+        answers_.push_back(std::move(*overlap));
     }
     for (const Measured& run : runs_)
       if (run.costs.lanes > 1) explain_waiting(run);
@@ -102,7 +103,13 @@ class Answers {
   void compare(const Measured& a, const Measured& b) {
     const Measured &slow = a.costs.step >= b.costs.step ? a : b, &fast = &slow == &a ? b : a;
     const std::int64_t more = slow.costs.step - fast.costs.step;
-    if (slow.costs.lanes != fast.costs.lanes || ratio(more, slow.costs.step) < kClear) return;
+    if (slow.costs.lanes != fast.costs.lanes) return;
+    if (ratio(more, slow.costs.step) < kClear) {
+      answers_.push_back({fmt::format("Which is faster, {} or {}?", a.name(), b.name()),
+                          fmt::format("Neither, as far as these steps can tell: {} and {}.", time_text(a.costs.step),
+                                      time_text(b.costs.step))});
+      return;
+    }
     const auto part = [&](std::int64_t StepCosts::*cost, const char* what) {
       const std::int64_t s = slow.costs.*cost, f = fast.costs.*cost;
       return Part{s - f, fmt::format("{} ({} instead of {})", what, in_unit_of(slow.costs.step, f),
@@ -111,10 +118,7 @@ class Answers {
     answers_.push_back(
         {fmt::format("Why is {} faster than {}?", fast.name(), slow.name()),
          fmt::format("A step takes {} instead of {}.{} Compared with {} of {}, {} of {} saves {}.",
-                     time_text(fast.costs.step), time_text(slow.costs.step),
-                     slow.mode() == "dp" ? " In dp, cpu:0 also sends the parameters, collects outputs and "
-                                           "gradients, and updates; ddp's ranks all do the same work."
-                                         : "",
+                     time_text(fast.costs.step), time_text(slow.costs.step), reason(slow.mode(), fast.mode()),
                      slow.lane(), slow.name(), fast.lane(), fast.name(),
                      sum_text({part(&StepCosts::model, "in forward and backward"),
                                part(&StepCosts::optimizer, "in the optimizer's step"),
@@ -123,6 +127,18 @@ class Answers {
                                part(&StepCosts::other, "of loading data and bookkeeping"),
                                part(&StepCosts::apart, "idle at the start or end of the step")},
                               more, slow.costs.step))});
+  }
+
+  // The difference between two strategies that the parts of the time follow from.
+  static const char* reason(const std::string& slow, const std::string& fast) {
+    if (slow == "dp" && fast == "ddp")
+      return " In dp, cpu:0 alone sends inputs and parameters to the other devices, computes the loss, adds up the "
+             "gradients and updates, and the devices wait for each other; in ddp every rank does the same work at the "
+             "same time.";
+    if (slow == "accumulate" && fast == "single")
+      return " accumulate runs each layer once per micro-batch, on fewer examples at a time, which costs more per "
+             "example.";
+    return "";
   }
 
   // The time in forward and backward beyond the n-th part of that on one device. A run of the same micro-batches one
@@ -135,10 +151,20 @@ class Answers {
     const Measured* const turns = find("accumulate");
     const bool is_comparable = turns && turns != &alone && run.mode() != "ranks";
     const std::int64_t in_turn = is_comparable ? turns->costs.model / n : 0;
-    // Neither makes a device faster: then other programs have disturbed one of the runs.
-    const auto noise = static_cast<std::int64_t>(kClear * static_cast<double>(own));
-    if (!is_comparable || own < in_turn - noise || in_turn < ideal - noise)
+    if (!is_comparable || own < ideal)
       return {{own - ideal, fmt::format("in forward and backward ({}; {})", text(own), part)}};
+    if (own < in_turn)
+      return {
+          {own - ideal,
+           fmt::format("in forward and backward because micro-batches are smaller than the batch ({}; {}; one after "
+                       "another, in {}, they take {} each, so computing at the same time does not slow them)",
+                       text(own), part, turns->name(), text(in_turn))}};
+    if (in_turn < ideal)
+      return {
+          {own - ideal,
+           fmt::format("in forward and backward because the {} compute at the same time ({}; {}; one after another, "
+                       "in {}, {})",
+                       run.devices(), text(own), part, turns->name(), text(in_turn))}};
     return {{own - in_turn,
              fmt::format(
                  "in forward and backward because the {} compute at the same time ({}; one after another, in {}, {})",
@@ -211,78 +237,10 @@ class Answers {
     for (const auto& each : bounds) most.push_back(each.second);
     answers_.push_back(
         {fmt::format("How fast can {} become?", listed(names)),
-         fmt::format("The optimizer's step is {} of a step on one device. Even if the rest were divided perfectly, the "
-                     "speed-up would be at most {}, and {:.1f} however many there are (Amdahl's law). {}",
-                     fmt::format("{:.1f} %", 100 * serial), fmt::join(most, ", "), 1 / serial, zero)});
-  }
-
-  void explain_overlap(const Measured& run) {
-    lockstep::parallel::CommunicationOverlap sum;
-    for (const StepView& step : run.traced->steps) {
-      sum.seconds += step.overlap.seconds, sum.early_seconds += step.overlap.early_seconds;
-      sum.bytes += step.overlap.bytes, sum.early_bytes += step.overlap.early_bytes;
-    }
-    const std::vector<LaneEvent>& events = median_step(run.traced->steps).lanes[0].events;
-    const auto buckets = std::ranges::count_if(
-        events, [](const LaneEvent& each) { return each.event.kind == TraceKind::kBucketLaunched; });
-    const std::string exposed =
-        fmt::format(" Exposed communication, which nothing overlaps, takes a rank (on average) {} of the median step.",
-                    in_unit_of(run.costs.step, run.costs.communication));
-    const std::string question = fmt::format("What overlaps in {}?", run.name());
-    if (sum.bytes == 0) return explain_flights(run, question, exposed);
-    if (sum.early_bytes > 0)
-      answers_.push_back(
-          {question,
-           fmt::format(
-               "{} of the communication's time (which begins when a bucket is launched, so it includes waits for other "
-               "ranks), and {} of its bytes, overlap with backward.{}{}",
-               percent(sum.early_seconds / sum.seconds), percent(ratio(sum.early_bytes, sum.bytes)),
-               early_buckets(events), exposed)});
-    else
-      answers_.push_back(
-          {question, (buckets == 1 ? "Nothing: there is one bucket, which is complete when the last gradient is ready."
-                                   : "Nothing: no bucket is reduced before the last gradient is ready.") +
-                         exposed});
-  }
-
-  // Says which buckets of a rank are reduced before its last gradient is ready, if those of this step differ.
-  static std::string early_buckets(const std::vector<LaneEvent>& events) {
-    std::int64_t ready = 0;
-    for (const LaneEvent& each : events)
-      if (each.event.kind == TraceKind::kBucketReady) ready = std::max(ready, each.event.begin);
-    std::vector<std::string> early, late;
-    for (const LaneEvent& each : events)
-      if (each.event.kind == TraceKind::kBucketDone)
-        (each.event.begin <= ready ? early : late).push_back(std::to_string(each.event.labels.id));
-    if (early.empty() || late.empty()) return "";
-    return fmt::format(" The all-reduce of bucket {} ends before the last gradient is ready, that of {} later.",
-                       listed(early), listed(late));
-  }
-
-  // Collectives without buckets: the time in which one is in flight and the rank does not wait. Steps with messages between
-  // two ranks, such as those of a pipeline, have no answer: the end of a message is not traced.
-  void explain_flights(const Measured& run, const std::string& question, const std::string& exposed) {
-    std::int64_t flight = 0, waited = 0;
-    for (const Lane& lane : median_step(run.traced->steps).lanes) {
-      std::int64_t done = lane.events.empty() ? 0 : lane.events.front().event.begin;
-      for (const LaneEvent& each : lane.events) {
-        const TraceEvent& event = each.event;
-        if (is_message(event)) return;
-        if (event.kind == TraceKind::kWait) waited += event.end - event.begin;
-        if (event.kind != TraceKind::kCollective || event.end <= done) continue;
-        flight += event.end - std::max(event.begin, done);
-        done = event.end;
-      }
-    }
-    if (flight == 0) return;
-    const double share = std::max(0.0, 1 - ratio(waited, flight));
-    if (share < kClear)
-      answers_.push_back({question, "Nothing: the ranks wait while collectives are in flight." + exposed});
-    else
-      answers_.push_back(
-          {question, fmt::format("For {} of the time in which a collective is in flight, the rank does not wait "
-                                 "for it.{}",
-                                 percent(share), exposed)});
+         fmt::format(
+             "The optimizer's step is {:.2f} % of a step on one device. Even if the rest were divided "
+             "perfectly, the speed-up would be at most {}, and {:.1f} however many there are (Amdahl's law). {}",
+             100 * serial, fmt::join(most, ", "), 1 / serial, zero)});
   }
 
   // The lanes that wait for at least 5 % of the median step, and their causes.
@@ -290,31 +248,54 @@ class Answers {
     const StepView& step = median_step(run.traced->steps);
     const std::vector<Cause> causes = causes_of(run.traced->run, {step});
     std::vector<Part> parts;
-    Part longest_wait = {0, ""};  // lane
+    Part longest_wait = {0, ""};   // lane
+    Part longest_cause = {0, ""};  // of all lanes
     for (const Lane& lane : step.lanes) {
       std::int64_t sum = 0;
       std::vector<Part> reasons;
       for (const Cause& cause : causes) {
         if (cause.lane != lane.name || !cause.is_waiting) continue;
         sum += cause.ns;
-        reasons.push_back({cause.ns, fmt::format("{} for {}", in_unit_of(run.costs.step, cause.ns), cause.what)});
+        reasons.push_back({cause.ns, fmt::format("{} for {}", in_unit_of(run.costs.step, cause.ns), cause.what) +
+                                         later_text(cause, run.costs.step)});
+        if (longest_cause.size < cause.ns) longest_cause = {cause.ns, cause.what};
       }
       if (sum > longest_wait.size) longest_wait = {sum, lane.name};
       if (ratio(sum, run.costs.step) < kClear) continue;
       parts.push_back({sum, fmt::format("{} waits {} of {} ({}): {}", lane.name, in_unit_of(run.costs.step, sum),
                                         time_text(run.costs.step), percent(ratio(sum, run.costs.step)),
-                                        largest_parts(reasons, sum, ", "))});
+                                        fmt::join(reasons_text(reasons, sum, run.costs.step), ", "))});
     }
     std::ranges::stable_sort(parts, std::ranges::greater(), &Part::size);
     if (parts.size() > kWaitingLanes) parts.resize(kWaitingLanes);
-    std::string text = largest_parts(parts, 0, "; ") + ".";
-    if (parts.empty() && longest_wait.size == 0)
+    std::string text = fmt::format("{}.", fmt::join(largest_parts(parts, 0), "; "));
+    if (parts.empty() && in_unit_of(run.costs.step, longest_wait.size) == in_unit_of(run.costs.step, 0))
       text = "Nobody.";
     else if (parts.empty())
-      text = fmt::format("Nobody for long: {} waits most, {} of {} ({}).", longest_wait.text,
-                         in_unit_of(run.costs.step, longest_wait.size), time_text(run.costs.step),
-                         percent(ratio(longest_wait.size, run.costs.step)));
+      text = fmt::format(
+          "Nobody for long: {} waits most, {} of {} ({}){}.{}", longest_wait.text,
+          in_unit_of(run.costs.step, longest_wait.size), time_text(run.costs.step),
+          percent(ratio(longest_wait.size, run.costs.step)), fmt::format(", for {}", longest_cause.text),
+          run.has_ranks() ? " A rank that launches a collective late delays nobody who still computes." : "");
     answers_.push_back({fmt::format("Who waits in {}?", run.name()), std::move(text)});
+  }
+
+  // Why a replica is awaited.
+  static std::string later_text(const Cause& cause, std::int64_t step) {
+    if (2 * cause.later < cause.ns) return "";
+    return fmt::format(" (it begins {} after {}'s, when its copies have arrived)", in_unit_of(step, cause.later),
+                       cause.lane);
+  }
+
+  // The largest reasons of a wait, and the time of the others.
+  static std::vector<std::string> reasons_text(const std::vector<Part>& reasons, std::int64_t sum, std::int64_t step) {
+    std::vector<std::string> texts = largest_parts(reasons, sum);
+    std::int64_t rest = 0;
+    for (const Part& reason : reasons)
+      if (ratio(reason.size, sum) < kPart) rest += reason.size;
+    const std::string text = in_unit_of(step, rest);
+    if (rest > 0 && !text.starts_with("0.00")) texts.push_back(text + " in shorter waits");
+    return texts;
   }
 
   void explain_pipeline(const Measured& run) {

@@ -21,13 +21,14 @@ using ls::TraceKind;
 
 class Causes {
  public:
-  void add(const Lane& lane, const std::string& what, std::int64_t ns, bool is_waiting) {
+  void add(const Lane& lane, const std::string& what, std::int64_t ns, bool is_waiting, std::int64_t later = 0) {
     if (ns <= 0) return;
     Cause& cause = by_text_[{lane.name, what}];
     cause.lane = lane.name;
     cause.what = what;
     cause.ns += ns;
     cause.is_waiting = is_waiting;
+    cause.later += later;
   }
 
   std::vector<Cause> longest_first() const {
@@ -41,14 +42,29 @@ class Causes {
   std::map<std::pair<std::string, std::string>, Cause> by_text_;
 };
 
-// The work that a wait ended with: the replica's name, and that of the last copy during `work`.
-std::string work_of(const Lane& replica, const TraceEvent& work) {
-  std::string what;
-  for (const LaneEvent& each : replica.events) {
+// The first forward or backward of a lane from `begin` to `end`; null if there is none.
+const TraceEvent* computing(const Lane& lane, std::int64_t begin, std::int64_t end) {
+  for (const LaneEvent& each : lane.events) {
     const TraceEvent& event = each.event;
-    if (event.kind == TraceKind::kCopy && event.begin >= work.begin && event.end <= work.end) what = event.name;
+    const bool is_computing = event.kind == TraceKind::kForward || event.kind == TraceKind::kBackward;
+    if (is_computing && event.begin >= begin && event.end <= end) return &event;
   }
-  return what.empty() ? replica.name : replica.name + "'s " + what;
+  return nullptr;
+}
+
+// Adds a wait for the end of a replica's work.
+void add_wait_for(const Lane& lane, const TraceEvent& wait, const Lane& replica, const TraceEvent& work,
+                  Causes& causes) {
+  const TraceEvent* const theirs = computing(replica, work.begin, work.end);
+  if (!theirs) return causes.add(lane, replica.name + "'s part of the sums", wait.end - wait.begin, true);
+  std::int64_t later = 0;
+  for (const TraceEvent& own : lane.at_work) {
+    if (own.end > wait.end || own.end < work.begin) continue;
+    if (const TraceEvent* const ours = computing(lane, own.begin, own.end); ours && ours->kind == theirs->kind)
+      later = std::max<std::int64_t>(0, theirs->begin - ours->begin);
+  }
+  causes.add(lane, replica.name + (theirs->kind == TraceKind::kForward ? "'s forward" : "'s backward"),
+             wait.end - wait.begin, true, later);
 }
 
 // DataParallel's first device waits for the replica that ends last before the wait does. Waits of the other devices have
@@ -60,11 +76,11 @@ void add_wait_of_replica(const Lane& lane, const TraceEvent& wait, const StepVie
   for (const Lane& other : step.lanes) {
     if (&other == &lane) continue;
     for (const TraceEvent& each : other.at_work) {
-      const bool is_awaited = each.begin <= wait.end && each.end >= wait.begin;
+      const bool is_awaited = each.begin < wait.end && each.end >= wait.begin;
       if (is_awaited && (!work || each.end > work->end)) last = &other, work = &each;
     }
   }
-  if (last) causes.add(lane, work_of(*last, *work), wait.end - wait.begin, true);
+  if (last) add_wait_for(lane, wait, *last, *work, causes);
 }
 
 // "all_reduce of bucket 1 (fc.bias)" for the collective of a bucket, which is launched when the bucket is.

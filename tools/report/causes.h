@@ -14,6 +14,7 @@ struct Cause {
   std::string what = {};    // "cpu:1's outputs"
   std::int64_t ns = 0;      // the sum over all steps
   bool is_waiting = false;  // for a rank or a replica; false: for bytes on their way
+  std::int64_t later = 0;   // by how much the awaited forward or backward of a replica began after this lane's
 
   std::string text() const { return lane + " waits for " + what; }
 };

@@ -148,9 +148,11 @@ std::string work_name(const TraceEvent& event) {
 }
 
 // The cause for which a replica waits between `begin` and `end`: the first device's longest work in that time. A moment
-// belongs to the innermost event.
+// belongs to the innermost event, and without one to loading data and bookkeeping.
 std::string awaited_work(const Lane& first, std::int64_t begin, std::int64_t end) {
   std::map<std::string, std::int64_t> times;
+  std::int64_t& untraced = times["loading of data and bookkeeping"];
+  untraced = end - begin;
   std::vector<std::string> around;  // by depth
   for (const LaneEvent& each : first.events) {
     const std::int64_t within = std::min(each.event.end, end) - std::max(each.event.begin, begin);
@@ -160,11 +162,11 @@ std::string awaited_work(const Lane& first, std::int64_t begin, std::int64_t end
     around.push_back(each.event.kind == TraceKind::kKernel && depth > 0 ? around[depth - 1] : work_name(each.event));
     if (within <= 0) continue;
     times[around[depth]] += within;
-    if (depth > 0) times[around[depth - 1]] -= within;
+    (depth > 0 ? times[around[depth - 1]] : untraced) -= within;
   }
   const auto longest = std::ranges::max_element(times, {}, [](const auto& entry) { return entry.second; });
-  if (longest == times.end() || longest->second <= 0) return first.name;
-  return longest->first == kReplicasWait ? first.name : first.name + "'s " + longest->first;
+  return longest->first == kReplicasWait ? first.name + " to go on when all devices are done"
+                                         : first.name + "'s " + longest->first;
 }
 
 // Adds the waits of a replica: the times in which it has no work. While the first device is at work itself, a replica that

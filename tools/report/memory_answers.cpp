@@ -31,6 +31,12 @@ std::int64_t peak_above_end(const StepView& step) {
 
 std::size_t devices(const TracedRun& traced) { return median_step(traced.steps).lanes.size(); }
 
+// The place whose peak that is: memory is counted by process.
+std::string where(const TracedRun& traced) {
+  if (devices(traced) < 2) return "";
+  return traced.run.has_ranks() ? " (on the rank with most)" : " (on all devices together)";
+}
+
 class MemoryAnswers {
  public:
   explicit MemoryAnswers(const std::vector<TracedRun>& runs) {
@@ -57,10 +63,11 @@ class MemoryAnswers {
       const Run& run = traced->run;
       if (run.memory == all) (run.has_ranks() ? on_ranks : on_first).push_back(run.name);
       if (const std::int64_t above = peak_above_end(median_step(traced->steps)); above > 0)
-        peaks.push_back(fmt::format("{} in {}", size_text(above), run.name));
+        peaks.push_back(fmt::format("{} in {}{}", size_text(above), run.name, where(*traced)));
       if (run.mode == "dp" && devices(*traced) > 1)
         more += fmt::format(
-            " Each further device of {} has a copy of the parameters instead, and at its peak the gradients.",
+            " In {} each other device has a copy of the parameters only, and gradients until they are "
+            "added up on cpu:0.",
             run.name);
     }
     std::vector<std::string> places;
@@ -88,10 +95,13 @@ class MemoryAnswers {
     const auto part = [n](std::int64_t bytes) { return bytes / static_cast<std::int64_t>(n); };
     const std::int64_t zero1 = all.parameters + all.gradients + part(all.optimizer),
                        zero2 = all.parameters + part(all.gradients) + part(all.optimizer);
+    const auto kept = [&](std::int64_t bytes) {
+      return fmt::format("{} ({} less)", size_text(bytes), size_text(all.total() - bytes));
+    };
     return fmt::format(
         " Sharding saves memory: on {} ranks each would keep {} with zero1, {} with zero2, and {} with zero3 (FSDP), "
         "which also needs buffers for the layers at work.",
-        n, size_text(zero1), size_text(zero2), size_text(part(all.total())));
+        n, kept(zero1), kept(zero2), kept(part(all.total())));
   }
 
   void compare(const Run& whole) {
@@ -112,10 +122,12 @@ class MemoryAnswers {
                size_text(own.total()),
                percent(is_less ? 1 - ratio(own.total(), all.total()) : ratio(own.total(), all.total()) - 1),
                is_less ? "less" : "more", whole.name, size_text(all.total()),
-               largest_parts(
-                   {part(&ModelMemory::parameters, "Parameters"), part(&ModelMemory::gradients, "Gradients"),
-                    part(&ModelMemory::optimizer, "Optimizer state"), part(&ModelMemory::units, "Buffers of units")},
-                   std::abs(all.total() - own.total()), "; "))});
+               fmt::join(largest_parts(
+                             {part(&ModelMemory::parameters, "Parameters"), part(&ModelMemory::gradients, "Gradients"),
+                              part(&ModelMemory::optimizer, "Optimizer state"),
+                              part(&ModelMemory::units, "Buffers of units")},
+                             std::abs(all.total() - own.total())),
+                         "; "))});
     }
   }
 

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <functional>
 #include <string_view>
+#include <utility>
 
 #include "tools/report/causes.h"
 
@@ -55,12 +56,12 @@ std::string sum_text(std::vector<Part> parts, std::int64_t whole, std::int64_t s
   return fmt::format("{}", fmt::join(texts, ", "));
 }
 
-std::string largest_parts(std::vector<Part> parts, std::int64_t whole, const char* separator) {
+std::vector<std::string> largest_parts(std::vector<Part> parts, std::int64_t whole) {
   std::erase_if(parts, [&](const Part& part) { return part.size <= 0 || ratio(part.size, whole) < kPart; });
   std::ranges::stable_sort(parts, std::ranges::greater(), &Part::size);
   std::vector<std::string> texts;
-  for (const Part& part : parts) texts.push_back(part.text);
-  return fmt::format("{}", fmt::join(texts, separator));
+  for (Part& part : parts) texts.push_back(std::move(part.text));
+  return texts;
 }
 
 }  // namespace report

@@ -9,6 +9,8 @@ namespace report {
 
 // A smaller share of a whole does not matter.
 inline constexpr double kPart = 0.1;
+// A smaller share of a step is noise.
+inline constexpr double kClear = 0.05;
 
 // Nanoseconds or bytes, with words that follow or contain the number.
 struct Part {
@@ -27,6 +29,6 @@ std::string in_unit_of(std::int64_t whole, std::int64_t ns);  // `ns` in the uni
 std::string sum_text(std::vector<Part> parts, std::int64_t whole, std::int64_t step);
 
 // The texts of the listed parts that are above 0, largest first.
-std::string largest_parts(std::vector<Part> parts, std::int64_t whole, const char* separator);
+std::vector<std::string> largest_parts(std::vector<Part> parts, std::int64_t whole);
 
 }  // namespace report
