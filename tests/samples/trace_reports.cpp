@@ -169,7 +169,7 @@ TEST_CASE("without marks, steps end with the optimizer step that follows a backw
   CHECK(last_steps(report::runs_of({Trace{.process = "a"}}, "").at(0), 20).empty());
 }
 
-TEST_CASE("DataParallel: the cause of waiting is the replica that ends last, and what it sends") {
+TEST_CASE("DataParallel: the cause of waiting is the replica that ends last, and its forward or backward") {
   Run run{.name = "dp", .mode = "dp"};
   run.traces.push_back(
       {.events = {event(TraceKind::kStep, "step", 0, 100'000, {.id = 1}), event(TraceKind::kForward, "model", 0, 4'000),
@@ -180,15 +180,15 @@ TEST_CASE("DataParallel: the cause of waiting is the replica that ends last, and
   const auto steps = last_steps(run, 1);
   const auto causes = causes_of(run, steps);
   REQUIRE(causes.size() == 3);
-  CHECK(causes[0].text() == "cpu:0 waits for cpu:1's outputs");
+  CHECK(causes[0].text() == "cpu:0 waits for cpu:1's forward");
   CHECK(causes[0].ns == 62'000);
-  CHECK(causes[1].text() == "cpu:1 waits for cpu:0");  // which has no work of its own
+  CHECK(causes[1].text() == "cpu:1 waits for cpu:0's loading of data and bookkeeping");  // which has no work of its own
   CHECK(causes[1].ns == 32'000);
   CHECK(causes[2].text() == "cpu:1 waits for cpu:0's forward");
   CHECK(causes[2].ns == 5'000);
   CHECK(contains(
       verdict(run, steps),
-      "the step is limited by waiting: cpu:0 waits for cpu:1's outputs, 62.0 us a step on average; the devices "
+      "the step is limited by waiting: cpu:0 waits for cpu:1's forward, 62.0 us a step on average; the devices "
       "compute for 5.0 us per step in total, and the step takes 100.0 us: one device would be faster"));
 }
 

@@ -11,7 +11,7 @@ namespace report {
 // A reason for which a lane waits.
 struct Cause {
   std::string lane = {};    // "cpu:0"
-  std::string what = {};    // "cpu:1's outputs"
+  std::string what = {};    // "cpu:1's forward"
   std::int64_t ns = 0;      // the sum over all steps
   bool is_waiting = false;  // for a rank or a replica; false: for bytes on their way
   std::int64_t later = 0;   // by how much the awaited forward or backward of a replica began after this lane's
