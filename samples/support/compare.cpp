@@ -56,15 +56,17 @@ void print_table(const std::vector<Result>& results) {
 void print_meaning(const Options& options, const std::vector<Result>& results) {
   const double single = results[0].steps_per_second, dp = results[2].steps_per_second / single,
                ddp = results[3].steps_per_second / single;
-  fmt::print(
-      "\nCompared with one device, dp is {:.2f} and ddp {:.2f} times as fast: {}.\n", dp, ddp,
-      std::max(dp, ddp) > 1
-          ? "the batch is fixed (strong scaling), so each\n"
-            "device computes smaller micro-batches, which cost more per example (see accumulate), and the optimizer's\n"
-            "step is not divided: with dp one device runs it, with ddp each rank"
-          : fmt::format("a step takes {:.0f} us on one device, less\nthan it costs to pass work to another thread or "
-                        "process",
-                        1e6 / single));
+  fmt::print("\nCompared with one device, dp is {:.2f} and ddp {:.2f} times as fast. ", dp, ddp);
+  if (std::min(dp, ddp) > 1)
+    fmt::print(
+        "The batch is fixed (strong scaling): each device\n"
+        "computes smaller micro-batches, which cost more per example, devices wait for each other, and the\n"
+        "optimizer's step is not divided: with dp one device runs it, with ddp each rank.\n");
+  else
+    fmt::print("A step takes {:.0f} us on one device, less\nthan {}.\n", 1e6 / single,
+               ddp > 1  ? "dp needs to pass work to another thread"
+               : dp > 1 ? "ddp needs to pass work to another process"
+                        : "it takes to pass work to another thread or process");
   if (options.nproc == 1) return;
   fmt::print(
       "In each step dp sends the parameters to the other devices, and the gradients come back; ddp sums the gradients\n"

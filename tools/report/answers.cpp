@@ -132,8 +132,8 @@ class Answers {
   // The difference between two strategies that the parts of the time follow from.
   static const char* reason(const std::string& slow, const std::string& fast) {
     if (slow == "dp" && fast == "ddp")
-      return " In dp, cpu:0 alone sends inputs and parameters to the other devices, computes the loss, adds up the "
-             "gradients and updates, and the devices wait for each other; in ddp every rank does the same work at the "
+      return " In dp, cpu:0 alone sends inputs and parameters to the other devices, computes the loss and adds "
+             "up the gradients, and the devices wait for each other; in ddp every rank does the same work at the "
              "same time.";
     if (slow == "accumulate" && fast == "single")
       return " accumulate runs each layer once per micro-batch, on fewer examples at a time, which costs more per "
@@ -272,11 +272,10 @@ class Answers {
     if (parts.empty() && in_unit_of(run.costs.step, longest_wait.size) == in_unit_of(run.costs.step, 0))
       text = "Nobody.";
     else if (parts.empty())
-      text = fmt::format(
-          "Nobody for long: {} waits most, {} of {} ({}){}.{}", longest_wait.text,
-          in_unit_of(run.costs.step, longest_wait.size), time_text(run.costs.step),
-          percent(ratio(longest_wait.size, run.costs.step)), fmt::format(", for {}", longest_cause.text),
-          run.has_ranks() ? " A rank that launches a collective late delays nobody who still computes." : "");
+      text = fmt::format("Nobody for long: {} waits most, {} of {} ({}){}.{}", longest_wait.text,
+                         in_unit_of(run.costs.step, longest_wait.size), time_text(run.costs.step),
+                         percent(ratio(longest_wait.size, run.costs.step)), fmt::format(", for {}", longest_cause.text),
+                         run.has_ranks() ? " A late launch costs nothing while the other ranks still compute." : "");
     answers_.push_back({fmt::format("Who waits in {}?", run.name()), std::move(text)});
   }
 

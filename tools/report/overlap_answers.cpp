@@ -19,37 +19,27 @@ using lockstep::TraceKind;
 
 // --- ranks with buckets -----------------------------------------------------------------------------------------------
 
-// "bucket 0 (458.8 kB) and bucket 2 (1.2 MB)" for the buckets of a rank that are, or are not, done by `ready`.
-std::string buckets_done(const std::vector<LaneEvent>& events, std::int64_t ready, bool are_early) {
-  std::vector<std::string> texts;
-  for (const LaneEvent& each : events) {
-    const TraceEvent& event = each.event;
-    if (event.kind == TraceKind::kBucketDone && (event.begin <= ready) == are_early)
-      texts.push_back(fmt::format("bucket {} ({})", event.labels.id, size_text(event.labels.bytes)));
-  }
-  return listed(texts);
-}
-
-std::string buckets_text(const TracedRun& traced, const lockstep::parallel::CommunicationOverlap& sum) {
-  const std::vector<LaneEvent>& events = median_step(traced.steps).lanes[0].events;
-  std::int64_t ready = 0;
+// The buckets of the first rank in this step, by whether they are reduced before its last gradient is ready.
+std::string buckets_text(const StepView& step) {
+  const std::vector<LaneEvent>& events = step.lanes[0].events;
+  std::int64_t ready = 0, all = 0, hidden = 0;
   for (const LaneEvent& each : events)
     if (each.event.kind == TraceKind::kBucketReady) ready = std::max(ready, each.event.begin);
-  const std::string early = buckets_done(events, ready, true), late = buckets_done(events, ready, false);
-  if (sum.early_bytes == 0)
-    return late.find(" and ") == std::string::npos
-               ? "Nothing: there is one bucket, which is complete when the last gradient is ready."
-               : "Nothing: no bucket is reduced before the last gradient is ready.";
-  std::int64_t lanes = 0;
-  for (const StepView& step : traced.steps) lanes += static_cast<std::int64_t>(step.lanes.size());
-  const auto mean = static_cast<std::int64_t>(1e9 * sum.seconds / static_cast<double>(lanes));
-  std::string text = fmt::format(
-      "All-reduces are in flight for {} of a step (mean of ranks and steps; from a bucket's launch to its end, so "
-      "waits "
-      "for other ranks are included). {} of that time, and {} of the bytes, belong to buckets that end before the last "
-      "gradient is ready, so backward hides them",
-      time_text(mean), percent(sum.early_seconds / sum.seconds), percent(ratio(sum.early_bytes, sum.bytes)));
-  if (!early.empty() && !late.empty()) text += fmt::format(": {}, but not {}", early, late);
+  std::vector<std::string> early, late;
+  for (const LaneEvent& each : events) {
+    const TraceEvent& event = each.event;
+    if (event.kind != TraceKind::kBucketDone) continue;
+    const bool is_early = event.begin <= ready;
+    (is_early ? early : late).push_back(fmt::format("bucket {} ({})", event.labels.id, size_text(event.labels.bytes)));
+    all += event.labels.bytes;
+    hidden += is_early ? event.labels.bytes : 0;
+  }
+  if (early.empty())
+    return late.size() == 1 ? "Nothing: there is one bucket, which is complete when the last gradient is ready."
+                            : "Nothing: no bucket is reduced before the last gradient is ready.";
+  std::string text = fmt::format("The all-reduce of {}, {} of the bytes, ends while backward still computes gradients",
+                                 listed(early), percent(ratio(hidden, all)));
+  if (!late.empty()) text += fmt::format("; that of {} ends after the last gradient is ready", listed(late));
   return text + ".";
 }
 
@@ -77,58 +67,65 @@ std::optional<std::string> flights_text(const StepView& step) {
 }
 
 std::optional<std::string> ranks_text(const TracedRun& traced, const StepCosts& costs) {
-  lockstep::parallel::CommunicationOverlap sum;
-  for (const StepView& step : traced.steps) {
-    sum.seconds += step.overlap.seconds, sum.early_seconds += step.overlap.early_seconds;
-    sum.bytes += step.overlap.bytes, sum.early_bytes += step.overlap.early_bytes;
-  }
-  const std::optional<std::string> text =
-      sum.bytes > 0 ? buckets_text(traced, sum) : flights_text(median_step(traced.steps));
+  const StepView& step = median_step(traced.steps);
+  const bool has_buckets = std::ranges::any_of(
+      step.lanes[0].events, [](const LaneEvent& each) { return each.event.kind == TraceKind::kBucketDone; });
+  const std::optional<std::string> text = has_buckets ? buckets_text(step) : flights_text(step);
   if (!text) return std::nullopt;
   return fmt::format(
-      "{} Exposed communication, which nothing overlaps, takes a rank (on average) {} of the median step.", *text,
+      "{} Exposed communication, in which a rank computes nothing, is {} of the median step (on average).", *text,
       in_unit_of(costs.step, costs.communication));
 }
 
 // --- DataParallel -----------------------------------------------------------------------------------------------------
 
-// How long, during `copy`, any device other than that of `lane` is in forward or backward.
-std::int64_t computing_elsewhere(const StepView& step, const Lane& lane, const TraceEvent& copy) {
+// A copy's time in which another device is in forward or backward, and which device does which of them the longest.
+struct Hidden {
+  std::int64_t ns = 0;
+  std::string behind = {};  // "cpu:0's forward"
+};
+
+Hidden hidden_part(const StepView& step, const Lane& lane, const TraceEvent& copy) {
   std::vector<std::pair<std::int64_t, std::int64_t>> times;
+  Hidden hidden;
+  std::int64_t longest = 0;
   for (const Lane& other : step.lanes) {
     for (const LaneEvent& each : other.events) {
       const TraceEvent& event = each.event;
       const bool is_computing = event.kind == TraceKind::kForward || event.kind == TraceKind::kBackward;
-      if (&other != &lane && is_computing && event.begin < copy.end && event.end > copy.begin)
-        times.emplace_back(std::max(event.begin, copy.begin), std::min(event.end, copy.end));
+      const std::int64_t begin = std::max(event.begin, copy.begin), end = std::min(event.end, copy.end);
+      if (&other == &lane || !is_computing || begin >= end) continue;
+      times.emplace_back(begin, end);
+      if (end - begin <= longest) continue;
+      longest = end - begin;
+      hidden.behind = other.name + (event.kind == TraceKind::kForward ? "'s forward" : "'s backward");
     }
   }
   std::ranges::sort(times);
-  std::int64_t sum = 0, done = copy.begin;
+  std::int64_t done = copy.begin;
   for (const auto& [begin, end] : times) {
-    sum += std::max<std::int64_t>(0, end - std::max(begin, done));
+    hidden.ns += std::max<std::int64_t>(0, end - std::max(begin, done));
     done = std::max(done, end);
   }
-  return sum;
+  return hidden;
 }
 
 std::optional<std::string> copies_text(const StepView& step, std::int64_t length) {
-  std::vector<Part> copies, hidden;  // by name
+  std::vector<Part> copies, hidden;  // copies by name; of those, the times behind a device's forward or backward
   std::int64_t all = 0, overlapped = 0;
+  const auto add = [](std::vector<Part>& parts, const std::string& text, std::int64_t ns) {
+    const auto at = std::ranges::find(parts, text, &Part::text);
+    (at == parts.end() ? parts.emplace_back(Part{0, text}) : *at).size += ns;
+  };
   for (const Lane& lane : step.lanes) {
     for (const LaneEvent& each : lane.events) {
       const TraceEvent& copy = each.event;
       if (copy.kind != TraceKind::kCopy) continue;
-      auto at = std::ranges::find(copies, copy.name, &Part::text);
-      if (at == copies.end()) {
-        at = copies.insert(at, {0, copy.name});
-        hidden.push_back({0, copy.name});
-      }
-      const std::int64_t behind = computing_elsewhere(step, lane, copy);
-      at->size += copy.end - copy.begin;
-      hidden[static_cast<std::size_t>(at - copies.begin())].size += behind;
+      const Hidden behind = hidden_part(step, lane, copy);
+      add(copies, copy.name, copy.end - copy.begin);
+      if (behind.ns > 0) add(hidden, copy.name + " during " + behind.behind, behind.ns);
       all += copy.end - copy.begin;
-      overlapped += behind;
+      overlapped += behind.ns;
     }
   }
   if (all == 0) return std::nullopt;
@@ -136,12 +133,11 @@ std::optional<std::string> copies_text(const StepView& step, std::int64_t length
     for (Part& part : *parts) part.text = fmt::format("{} for {}", in_unit_of(length, part.size), part.text);
   const std::vector<std::string> behind = largest_parts(hidden, overlapped);
   return fmt::format(
-      "Copies between devices take {} of the median step: {}. {} Gradients are copied and added up when the last "
-      "device's "
-      "layers have run backward, at the end of cpu:0's bar \"backward\", so nothing overlaps that.",
+      "Copies between devices take {} of the median step: {}. {} Gradients are copied and added up after the last "
+      "device's backward, when no device computes.",
       in_unit_of(length, all), listed(largest_parts(copies, all)),
-      behind.empty() ? "Meanwhile no other device is in forward or backward."
-                     : fmt::format("During {} of it, another device is in forward or backward: {}.",
+      behind.empty() ? "No other device is in forward or backward meanwhile."
+                     : fmt::format("{} of that time overlaps with another device's forward or backward: {}.",
                                    percent(ratio(overlapped, all)), listed(behind)));
 }
 

@@ -55,7 +55,7 @@ function card(mode, groups) {
   const rows = [['time of a step (median)', step ? time(step.ns) : 'no step was traced', 'large'],
                 ['bytes moved in a step, over all links', size(all), 'amount']];
   if (end >= 0) rows.push([`through the busiest ${hasRanks(mode) ? 'rank' : 'device'}, ${endName(mode, end)} (sent and received)`, size(most), 'amount']);
-  if (hasRanks(mode)) rows.push(['overlap: communication done before the last gradient was ready', overlapText(mode)]);
+  if (hasRanks(mode)) rows.push(['overlap: communication done before the last gradient was ready, mean of all traced steps', overlapText(mode)]);
   if (bucketBytes(mode) && mode.gradient_bytes) rows.push(['gradients', bytes(mode.gradient_bytes), 'amount'], ['buckets: gradients, padding and metadata', bytes(bucketBytes(mode)), 'amount']);
   if (mode.memory) rows.push([`parameters, gradients, optimizer state${mode.memory[3] > 0 ? ', buffers of units' : ''}${hasRanks(mode) ? ' of a rank' : ''}`, size(sum(mode.memory)), 'amount']);
   const above = step ? Math.max(...step.lanes.map(aboveEnd)) : 0;
