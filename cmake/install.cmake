@@ -22,7 +22,7 @@ function(lockstep_public_headers header out)
 endfunction()
 
 set(public_headers "")
-foreach(root IN ITEMS lockstep.h parallel/launch/launch.h parallel/simulate/simulate.h)
+foreach(root IN ITEMS lockstep.h parallel/launch/launch.h parallel/simulate/simulate.h interop/dlpack.h interop/eigen.h)
   lockstep_public_headers(${root} public_headers)
 endforeach()
 install(FILES include/lockstep/version.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/lockstep)
@@ -36,7 +36,7 @@ set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${public_headers}
 set(share ${CMAKE_INSTALL_DATADIR}/lockstep)
 install(DIRECTORY exercises DESTINATION ${share} USE_SOURCE_PERMISSIONS
   PATTERN build EXCLUDE PATTERN solutions EXCLUDE PATTERN .gitignore EXCLUDE)
-install(DIRECTORY docs samples tools base tensor autograd nn optim data parallel DESTINATION ${share})
+install(DIRECTORY docs samples tools base tensor autograd nn optim data parallel interop DESTINATION ${share})
 install(PROGRAMS scripts/convert_checkpoint.py DESTINATION ${share}/scripts)
 install(DIRECTORY tests/contract DESTINATION ${share}/tests)
 install(FILES tests/parallel/step/same_bits.cpp DESTINATION ${share}/tests/parallel/step)

@@ -33,6 +33,7 @@ for file in "${changed[@]}"; do
     tensor/*) affects tensor autograd nn optim; sanitize[tensor]=yes ;;
     autograd/*) affects autograd nn optim; sanitize[autograd]=yes ;;
     nn/* | optim/*) affects nn optim; sanitize[${file%%/*}]=yes ;;
+    interop/* | tests/interop/*) affects interop; sanitize[interop]=yes ;;
     data/* | parallel/*) affects "${file%%/*}"; sanitize[${file%%/*}]=yes ;;
     tests/base/* | tests/tensor/* | tests/autograd/* | tests/nn/* | tests/optim/* | tests/data/* | tests/parallel/*)
       file=${file#tests/}

@@ -13,7 +13,7 @@ optional=()  # a part that needs a missing one is skipped with a message
 if [ "${1:-}" = all ]; then
   needed+=(doctest-dev clang dpkg-dev file patch)
   optional+=(libgloo-dev libopenmpi-dev openmpi-bin libdnnl-dev libbenchmark-dev dataset-fashion-mnist clang-runtime lld chromium
-    iproute2 nmap doxygen universal-ctags slurm-wlm munge)
+    libdlpack-dev iproute2 nmap doxygen universal-ctags slurm-wlm munge)
 elif [ "${1:-}" = demo ]; then
   optional=(dataset-fashion-mnist)
 elif [ "${1:-}" = package ]; then

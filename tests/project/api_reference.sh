@@ -17,7 +17,7 @@ documented structlockstep_1_1parallel_1_1SimOptions "Algorithm of all_reduce"
 documented classlockstep_1_1parallel_1_1ProcessGroup "A timeout names the missing ranks"
 documented tensor_8h "Copying a Tensor copies the handle"  # the head of the file
 documented structlockstep_1_1TraceEvent "nanoseconds of the system"
-for module in base tensor autograd nn optim data parallel; do
+for module in base tensor autograd nn optim data parallel interop; do
   grep -q ">$module<" html/files.html || complain "module $module is not in the list of files"
 done
 
@@ -26,7 +26,7 @@ command -v ctags >/dev/null || { echo "without ctags comments are not looked for
 missing=$(bash "$SOURCE/tests/project/undocumented.sh" "$SOURCE")
 [ -z "$missing" ] || complain "$missing"
 mkdir copy
-(cd "$SOURCE" && find lockstep.h base tensor autograd nn optim data parallel docs/Doxyfile \( -name '*.h' -o -name Doxyfile \) | tar cf - -T -) | tar xf - -C copy
+(cd "$SOURCE" && find lockstep.h base tensor autograd nn optim data parallel interop docs/Doxyfile \( -name '*.h' -o -name Doxyfile \) | tar cf - -T -) | tar xf - -C copy
 sed -i 's|^/// True if shapes|bool undocumented_function();\n\n&|' copy/autograd/ops/functions.h
 sed -i 's|^/// Returns its input.|class UndocumentedClass {\n public:\n  int undocumented_member = 0;\n};\n\n&|
   s|^  bool bias = true;|  bool undocumented_option = true;\n&|' copy/nn/layers/layers.h

@@ -29,7 +29,7 @@ circles() {
     END { for (i = 1; i <= NR; ++i) if (!(nodes[i] in number)) visit(nodes[i]) }' | sort -rn
 }
 
-includes=$(find base tensor autograd nn optim data parallel -type f -regex '.*\.\(h\|cpp\|cu\|cuh\|def\)' -print0 | sort -z |
+includes=$(find base tensor autograd nn optim data parallel interop -type f -regex '.*\.\(h\|cpp\|cu\|cuh\|def\)' -print0 | sort -z |
   xargs -0 grep -HoE '^[[:space:]]*#[[:space:]]*include[[:space:]]*"lockstep/[^"]+' | sed -E 's|:.*"lockstep/| |')
 of_files=$(circles <<<"$includes")
 of_components=$(sed -E 's/\.[a-z]+( |$)/\1/g; s/_internal( |$)/\1/g' <<<"$includes" | circles)

@@ -11,7 +11,7 @@ pointwise=$(sed -nE 's/^POINTWISE[A-Z_]*\(([a-z_0-9]+),.*/\1/p' "$SOURCE/tensor/
 grep "\.o$" "$OBJECTS" | xargs -d "\n" nm --defined-only | awk '$2 == "T" {print $3}' | c++filt -p |
   sed -nE "s/\[abi:cxx11\]//g; s/^lockstep::(cpu::(native|v[234])|cuda::(device|host))::/$kernels::/; /^lockstep::/ p" |
   grep -vE "\(anonymous|^$kernels::($pointwise)(_(second_)?derivative)?$" | sort -u >defined
-(cd "$SOURCE" && ctags -R --languages=C++ --langmap=C++:+.h.cu.cuh --c++-kinds=+p --extras=+q -f - base tensor autograd nn optim data parallel) |
+(cd "$SOURCE" && ctags -R --languages=C++ --langmap=C++:+.h.cu.cuh --c++-kinds=+p --extras=+q -f - base tensor autograd nn optim data parallel interop) |
   cut -f 1 | sed 's/operator /operator/' | sort -u >found
 
 count=$(wc -l <defined)

@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$SOURCE"
 words='verbs?|gradient homes?|roll calls?|strangers?|beside|mend(s|ed|ing)?|anew|whoever|is there twice|the books|doz(e|es|ing)|leash(es)?|twins?'
 failed=0
-find lockstep.h base tensor autograd nn optim data parallel samples tools bench docs exercises *.md \
+find lockstep.h base tensor autograd nn optim data parallel interop samples tools bench docs exercises *.md \
   \( -path docs/deviations.md -o -path CHANGELOG.md -o -path bench/results -o -path exercises/build \) -prune -o \
   -type f \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.def' -o -name '*.md' \) -print0 |
   xargs -0 grep -nHiwE "$words" && failed=1

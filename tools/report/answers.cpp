@@ -156,9 +156,8 @@ class Answers {
     if (own < in_turn)
       return {
           {own - ideal,
-           fmt::format("in forward and backward because micro-batches are smaller than the batch ({}; {}; one after "
-                       "another, in {}, they take {} each, so computing at the same time does not slow them)",
-                       text(own), part, turns->name(), text(in_turn))}};
+           fmt::format("in forward and backward because micro-batches are smaller than the batch ({}, in {} {}; {})",
+                       text(own), turns->name(), text(in_turn), part)}};
     if (in_turn < ideal)
       return {
           {own - ideal,
@@ -257,8 +256,8 @@ class Answers {
         if (cause.lane != lane.name || !cause.is_waiting) continue;
         sum += cause.ns;
         reasons.push_back({cause.ns, fmt::format("{} for {}", in_unit_of(run.costs.step, cause.ns), cause.what) +
-                                         later_text(cause, run.costs.step)});
-        if (longest_cause.size < cause.ns) longest_cause = {cause.ns, cause.what};
+                                         later_text(run, cause)});
+        if (longest_cause.size < cause.ns) longest_cause = {cause.ns, cause.what + later_text(run, cause)};
       }
       if (sum > longest_wait.size) longest_wait = {sum, lane.name};
       if (ratio(sum, run.costs.step) < kClear) continue;
@@ -279,11 +278,14 @@ class Answers {
     answers_.push_back({fmt::format("Who waits in {}?", run.name()), std::move(text)});
   }
 
-  // Why a replica is awaited.
-  static std::string later_text(const Cause& cause, std::int64_t step) {
-    if (2 * cause.later < cause.ns) return "";
-    return fmt::format(" (it begins {} after {}'s, when its copies have arrived)", in_unit_of(step, cause.later),
-                       cause.lane);
+  // Why a replica or a rank is awaited.
+  static std::string later_text(const Measured& run, const Cause& cause) {
+    const std::string later = in_unit_of(run.costs.step, cause.later);
+    const bool is_later = 2 * cause.later >= cause.ns;
+    if (!run.has_ranks())
+      return is_later ? fmt::format(" (it begins {} after {}'s, when its copies have arrived)", later, cause.lane) : "";
+    if (cause.what.find(kLastToLaunch) == std::string::npos) return "";
+    return is_later ? fmt::format(" (it began the step {} later)", later) : " (it took longer until then)";
   }
 
   // The largest reasons of a wait, and the time of the others.

@@ -130,6 +130,13 @@ void add_wait_for_message(const Lane& lane, const LaneEvent& each, Causes& cause
       wait.end - each.launched, false);
 }
 
+// By how much a rank's first event in the step is later than that of `lane`.
+std::int64_t begins_later(const StepView& step, const Lane& lane, int rank) {
+  const auto other = std::ranges::find(step.lanes, fmt::format("rank {}", rank), &Lane::name);
+  if (other == step.lanes.end() || other->events.empty() || lane.events.empty()) return 0;
+  return std::max<std::int64_t>(0, other->events.front().event.begin - lane.events.front().event.begin);
+}
+
 // Until the last rank launches a collective the wait is for that rank, afterwards for the largest collective's bytes.
 void add_wait_for_collective(const Lane& lane, const LaneEvent& waiting, const StepView& step, Causes& causes) {
   const TraceEvent& wait = waiting.event;
@@ -140,8 +147,8 @@ void add_wait_for_collective(const Lane& lane, const LaneEvent& waiting, const S
     for (const Arrival& arrival : step.arrivals) {
       if (arrival.id != each->labels.id || arrival.group != each->labels.group || !arrival.is_certain) continue;
       const std::int64_t until = std::clamp(arrival.at, from, std::max(from, wait.end));
-      causes.add(lane, fmt::format("rank {}, the last to launch the {}", arrival.last, collective_text(lane, *each)),
-                 until - from, true);
+      causes.add(lane, fmt::format("rank {}{}{}", arrival.last, kLastToLaunch, collective_text(lane, *each)),
+                 until - from, true, begins_later(step, lane, arrival.last));
       from = until;
     }
   }

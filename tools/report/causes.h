@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tools/report/lanes.h"
@@ -9,12 +10,15 @@
 namespace report {
 
 // A reason for which a lane waits.
+inline constexpr std::string_view kLastToLaunch = ", the last to launch the ";  // in causes that are ranks
+
 struct Cause {
   std::string lane = {};    // "cpu:0"
   std::string what = {};    // "cpu:1's forward"
   std::int64_t ns = 0;      // the sum over all steps
   bool is_waiting = false;  // for a rank or a replica; false: for bytes on their way
-  std::int64_t later = 0;   // by how much the awaited forward or backward of a replica began after this lane's
+  std::int64_t later =
+      0;  // by how much the awaited replica's forward or backward, or rank's step, began after this lane's
 
   std::string text() const { return lane + " waits for " + what; }
 };

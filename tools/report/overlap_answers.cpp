@@ -37,10 +37,10 @@ std::string buckets_text(const StepView& step) {
   if (early.empty())
     return late.size() == 1 ? "Nothing: there is one bucket, which is complete when the last gradient is ready."
                             : "Nothing: no bucket is reduced before the last gradient is ready.";
-  std::string text = fmt::format("The all-reduce of {}, {} of the bytes, ends while backward still computes gradients",
-                                 listed(early), percent(ratio(hidden, all)));
-  if (!late.empty()) text += fmt::format("; that of {} ends after the last gradient is ready", listed(late));
-  return text + ".";
+  std::string text = fmt::format("Backward overlaps the all-reduce of {}: {} of the bytes.", listed(early),
+                                 percent(ratio(hidden, all)));
+  if (!late.empty()) text += fmt::format(" That of {} ends after the last gradient is ready.", listed(late));
+  return text;
 }
 
 // --- ranks whose collectives have no buckets --------------------------------------------------------------------------
@@ -129,13 +129,15 @@ std::optional<std::string> copies_text(const StepView& step, std::int64_t length
     }
   }
   if (all == 0) return std::nullopt;
-  for (std::vector<Part>* const parts : {&copies, &hidden})
+  for (std::vector<Part>* const parts : {&copies, &hidden}) {
+    std::erase_if(*parts, [&](const Part& part) { return in_unit_of(length, part.size) == in_unit_of(length, 0); });
     for (Part& part : *parts) part.text = fmt::format("{} for {}", in_unit_of(length, part.size), part.text);
-  const std::vector<std::string> behind = largest_parts(hidden, overlapped);
+  }
+  const std::vector<std::string> behind = largest_parts(hidden, 0);
   return fmt::format(
       "Copies between devices take {} of the median step: {}. {} Gradients are copied and added up after the last "
       "device's backward, when no device computes.",
-      in_unit_of(length, all), listed(largest_parts(copies, all)),
+      in_unit_of(length, all), listed(largest_parts(copies, 0)),
       behind.empty() ? "No other device is in forward or backward meanwhile."
                      : fmt::format("{} of that time overlaps with another device's forward or backward: {}.",
                                    percent(ratio(overlapped, all)), listed(behind)));
