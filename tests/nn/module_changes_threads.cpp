@@ -38,6 +38,15 @@ const std::vector<Change> kChanges = {
     {"frozen biases", false, {"*.bias", "body.*.bias"}, {}},
 };
 
+// Returns the names of the frozen parameters.
+std::vector<std::string> frozen_in(const nn::Module& module) {
+  std::vector<std::string> names;
+  for (const auto& named : module.named_parameters()) {
+    if (!named.second.master().requires_grad()) names.push_back(named.first);
+  }
+  return names;
+}
+
 void change(Net& net, const Change& by) {
   if (by.replaces) {
     net.replace("fc", Lora(std::move(net.fc)));
@@ -61,18 +70,14 @@ struct Training {
   const char* freezes = nullptr;  // before step 1, until step 2
 };
 
-// Three steps. Returns the hash of the parameters; those that are frozen throughout have kept their bits.
+// Three steps. Returns the hash of the parameters; those that are `frozen` have kept their bits.
 template <class Run>
-std::uint64_t train(Run& run, Net& net, const Training& how, int rank = 0, int ranks = 1) {
+std::uint64_t train(Run& run, nn::Module& net, const std::vector<std::string>& frozen, const Training& how,
+                    int rank = 0, int ranks = 1) {
   const auto loss = [&](const ls::Tensor& x, const ls::Tensor& y) { return nn::MSELoss()(net(x), y); };
   const ls::Tensor x = rows(kX, rank, ranks), y = rows(kY, rank, ranks);
-  std::vector<std::string> frozen;
   ls::StateDict before;
-  run.gathered([&] {
-    before = net.state_dict().clone();
-    for (const auto& [name, parameter] : net.named_parameters())
-      if (!parameter.master().requires_grad()) frozen.push_back(name);
-  });
+  run.gathered([&] { before = net.state_dict().clone(); });
   ls::optim::AdamW optimizer(run.parameters(), {.lr = 0.05, .weight_decay = 0.3});
   for (int step = 0; step < 3; ++step) {
     if (how.freezes && step == 1) net.freeze(how.freezes);
@@ -100,8 +105,9 @@ std::uint64_t train(Run& run, Net& net, const Training& how, int rank = 0, int r
 std::uint64_t alone(const Change& by, const Training& how) {
   Net net;
   change(net, by);
+  const std::vector<std::string> frozen = frozen_in(net);
   par::GradientAccumulation run(net, {.micro_batches = kMicroBatches});
-  return train(run, net, how);
+  return train(run, net, frozen, how);
 }
 
 // Trains in every mode, and on 1, 2, 3 and 6 ranks.
@@ -114,8 +120,9 @@ void check_modes(const Change& by, const Training& how) {
     change(net, by);
     std::vector<ls::Device> devices;
     for (int i = 0; i < kMicroBatches; ++i) devices.emplace_back(ls::DeviceType::kCpu, i);
+    const std::vector<std::string> frozen = frozen_in(net);
     par::DataParallel run(net, devices);
-    CHECK(train(run, net, how) == want);
+    CHECK(train(run, net, frozen, how) == want);
   }
   for (const int ranks : {1, 2, 3, 6}) {
     CAPTURE(ranks);
@@ -123,15 +130,17 @@ void check_modes(const Change& by, const Training& how) {
       {
         Net net;
         change(net, by);
+        const std::vector<std::string> frozen = frozen_in(net);
         par::DistributedDataParallel run(net, group, {.micro_batches_per_rank = kMicroBatches / ranks});
-        CHECK(train(run, net, how, group->rank(), ranks) == want);
+        CHECK(train(run, net, frozen, how, group->rank(), ranks) == want);
       }
       for (int stage = 1; stage <= 3 && !how.freezes; ++stage) {
         CAPTURE(stage);
         Net net;
         change(net, by);
+        const std::vector<std::string> frozen = frozen_in(net);
         par::ShardedDataParallel run(net, group, {.stage = stage, .micro_batches_per_rank = kMicroBatches / ranks});
-        CHECK(train(run, net, how, group->rank(), ranks) == want);
+        CHECK(train(run, net, frozen, how, group->rank(), ranks) == want);
         CHECK(contains(error_of([&] { net.freeze("norm"); }), "is distributed over ranks"));
         CHECK(contains(error_of([&] { net.replace("norm", nn::Identity()); }), "holds"));
       }
@@ -151,4 +160,72 @@ TEST_CASE("parameters that are frozen by pattern between steps, in the modes tha
 
 TEST_CASE("evaluation under InferenceGuard between the steps changes no bits, in every training mode") {
   for (const Change& by : {kChanges[0], kChanges[1]}) check_modes(by, {.infers = true});
+}
+
+namespace {
+
+// A chain of modules, of which a pipeline makes stages, and tensor parallelism cuts the linear layers.
+struct Chain : nn::Module {
+  nn::Linear& up = add<nn::Linear>("up", 4, 8);
+  nn::ReLU& act = add<nn::ReLU>("act");
+  nn::Linear& down = add<nn::Linear>("down", 8, 6);
+  nn::Linear& head = add<nn::Linear>("head", 6, 2);
+  explicit Chain(bool replaces) {
+    if (replaces) {
+      replace("up", nn::Linear(4, 8));
+      replace("act", nn::ReLU());
+      replace("head", nn::Linear(6, 2));
+    }
+    const ls::NoGradGuard no_grad;
+    std::uint32_t salt = 0;
+    for (const nn::Parameter& p : parameters()) p->copy_(numbers(p->shape(), {}, ++salt));
+    freeze("*.bias");
+  }
+  ls::Tensor forward(const ls::Tensor& x) const override { return head(down(act(up(x)))); }
+};
+
+}  // namespace
+
+TEST_CASE("tensor parallelism cuts the module that replaced another, and the old reference follows") {
+  std::vector<std::uint64_t> hashes;
+  for (const bool replaces : {false, true}) {
+    for (const int ranks : {1, 2}) {
+      with_threads("local", ranks, [&](const Group& group) {
+        Chain net(replaces);
+        const par::DeviceMesh mesh(group, {{"tp", -1}});
+        par::parallelize(
+            net, mesh["tp"],
+            {.tensor_slices = 2, .plan = {{"up", par::ColwiseParallel{}}, {"down", par::RowwiseParallel{}}}});
+        CHECK_FALSE(net.up.weight->defined());
+        CHECK(contains(error_of([&] { net.replace("up", nn::Linear(4, 8)); }), "a parallel call holds"));
+        CHECK(net.freeze("up.bias") == 2 / ranks);
+        par::GradientAccumulation run(net, {.micro_batches = kMicroBatches});
+        const std::uint64_t hash = train(run, net, {"up.bias", "down.bias", "head.bias"}, {});
+        run.gathered([&] { CHECK(same_bits(net.up.weight, net.state_dict().at("up.weight"))); });
+        CHECK_FALSE(net.up.weight->defined());
+        if (group->rank() == 0) hashes.push_back(hash);
+      });
+    }
+  }
+  CHECK(hashes == std::vector<std::uint64_t>(4, hashes[0]));
+}
+
+TEST_CASE("stages of a pipeline have the modules that replaced others, with evaluation under InferenceGuard") {
+  Chain net(true);
+  par::GradientAccumulation alone(net, {.micro_batches = kMicroBatches});
+  const std::vector<std::string> frozen = frozen_in(net);
+  const std::uint64_t want = train(alone, net, frozen, {});
+  for (const int ranks : {1, 2, 4}) {
+    for (const par::Schedule schedule : {par::Schedule::k1F1B, par::Schedule::kZeroBubble}) {
+      with_threads("local", ranks, [&](const Group& group) {
+        Chain staged(true);
+        const par::DeviceMesh mesh(group, {{"pp", -1}});
+        par::Pipeline run(
+            staged, mesh["pp"],
+            {.chain = {"up", "act", "down", "head"}, .schedule = schedule, .micro_batches_per_rank = kMicroBatches});
+        CHECK(train(run, staged, frozen, {.infers = ranks > 1}) == want);
+        CHECK(contains(error_of([&] { staged.replace("up", nn::Linear(4, 8)); }), "a parallel call holds"));
+      });
+    }
+  }
 }
