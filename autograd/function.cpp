@@ -9,7 +9,10 @@ namespace lockstep::autograd {
 
 void Context::save_for_backward(const std::vector<Tensor>& tensors) {
   entries_.clear();
-  for (const Tensor& tensor : tensors) entries_.push_back({tensor, tensor.defined() ? tensor.version() : 0});
+  for (const Tensor& tensor : tensors) {
+    if (tensor.defined() && tensor.is_inference() && grad_mode()) Saved::throw_inference(tensor);
+    entries_.push_back({tensor, tensor.defined() ? tensor.version() : 0});
+  }
 }
 
 Tensor Context::saved(std::size_t index) const {

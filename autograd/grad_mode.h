@@ -8,7 +8,7 @@ namespace lockstep {
 
 namespace autograd {
 bool grad_mode();             ///< on by default
-void set_grad_mode(bool on);  ///< for this thread; prefer the guards
+void set_grad_mode(bool on);  ///< for this thread; prefer the guards. Always off under InferenceGuard.
 }  // namespace autograd
 
 /// Turns recording on for this thread while the guard exists, inside a NoGradGuard; off with `on` = false.
@@ -28,6 +28,20 @@ class EnableGradGuard {
 class NoGradGuard : public EnableGradGuard {
  public:
   NoGradGuard() : EnableGradGuard(false) {}
+};
+
+/// A NoGradGuard that finds mistakes, as PyTorch's inference mode: memory allocated on this thread while it exists must
+/// not take part in training. Saving such a tensor for backward, and outside of the guard requires_grad_() and changes
+/// in place, throw InvalidArgument; clone() makes an ordinary tensor. Views are of the kind of their base. An
+/// EnableGradGuard inside it has no effect. It is not faster than NoGradGuard, because recording nothing costs nothing
+/// and changes are counted by one instruction.
+class InferenceGuard : public NoGradGuard {
+ public:
+  InferenceGuard();
+  ~InferenceGuard();
+
+ private:
+  bool previous_;
 };
 
 }  // namespace lockstep

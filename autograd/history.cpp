@@ -29,6 +29,8 @@ const Tensor& Tensor::requires_grad_(bool value) const {
   LOCKSTEP_CHECK(is_leaf(), "requires_grad_: {} is the result of an operation; detach() it first", describe(*this));
   LOCKSTEP_CHECK(!value || is_floating_point(),
                  "requires_grad_: only floating-point tensors have gradients, this is {}", describe(*this));
+  LOCKSTEP_CHECK(!value || !is_inference() || inference_mode(),
+                 "requires_grad_: {} was made under InferenceGuard; clone() it first", describe(*this));
   if (value || history(*this)) ensure_history(*this).requires_grad = value;
   return *this;
 }

@@ -20,7 +20,7 @@ bool wants_grad(const Tensor& tensor) { return tensor.defined() && tensor.requir
 }  // namespace
 
 bool grad_mode() { return recording; }
-void set_grad_mode(bool on) { recording = on; }
+void set_grad_mode(bool on) { recording = on && !inference_mode(); }
 
 const void* replica_context() { return current_replica; }
 void set_replica_context(const void* context) { current_replica = context; }
@@ -30,6 +30,13 @@ void Saved::throw_changed() const {
       fmt::format("{} was changed in place after it was saved for backward (version {}, saved at {}); "
                   "change a clone() instead",
                   describe(tensor_), tensor_.version(), version_));
+}
+
+void Saved::throw_inference(const Tensor& tensor) {
+  throw InvalidArgument(fmt::format(
+      "{} was made under InferenceGuard, so it cannot be saved for backward; clone() it outside, or compute "
+      "it under NoGradGuard",
+      describe(tensor)));
 }
 
 Node::Node(const char* name)
@@ -121,3 +128,10 @@ void attach(Ref<Node> node, std::span<Tensor> outputs, bool save_outputs) {
 }  // namespace detail
 
 }  // namespace lockstep::autograd
+
+namespace lockstep {
+
+InferenceGuard::InferenceGuard() : previous_(inference_mode()) { set_inference_mode(true); }
+InferenceGuard::~InferenceGuard() { set_inference_mode(previous_); }
+
+}  // namespace lockstep

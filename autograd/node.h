@@ -68,12 +68,14 @@ class Needs {
 };
 
 /// A tensor saved for backward. Reading it throws if it was changed in place since. Saves nothing while grad mode is
-/// off, or if `wanted` is false.
+/// off, or if `wanted` is false. Throws InvalidArgument for a tensor made under InferenceGuard.
 class Saved {
  public:
   Saved() = default;
   explicit Saved(const Tensor& tensor, bool wanted = true) {
     if (!wanted || !grad_mode() || !tensor.defined()) return;
+    if (tensor.is_inference()) [[unlikely]]
+      throw_inference(tensor);
     tensor_ = tensor;
     version_ = tensor.version();
   }
@@ -86,7 +88,9 @@ class Saved {
   const Tensor* operator->() const { return &**this; }  ///< throws as well
 
  private:
+  friend class Context;
   [[noreturn]] void throw_changed() const;
+  [[noreturn]] static void throw_inference(const Tensor& tensor);
   Tensor tensor_;
   std::uint32_t version_ = 0;
 };

@@ -36,6 +36,13 @@ std::uint64_t site_of(const std::string& path) {
 
 Module::~Module() = default;
 
+Module::Module(Module&& other) {
+  LOCKSTEP_CHECK(!other.replacement_,
+                 "{}: cannot be moved, as replace() has put another module in its place; move what replace() returned",
+                 other.type_name());
+  *this = std::move(other);
+}
+
 Module& Module::operator=(Module&& other) noexcept {
   children_ = std::move(other.children_);
   for (const auto& child : children_) child->parent_ = this;
@@ -55,6 +62,7 @@ std::string Module::path_below(const Module* ancestor) const {
 }
 
 void Module::check_name(const std::string& name) const {
+  if (replacement_) return current().check_name(name);
   LOCKSTEP_CHECK(!name.empty(), "{}: the name of a child, parameter or buffer is empty", type_name());
   LOCKSTEP_CHECK(name.find('.') == std::string::npos, "{}: the name {} contains '.', which separates modules in paths",
                  type_name(), lockstep::in_quotes(name));
@@ -68,6 +76,7 @@ void Module::check_name(const std::string& name) const {
 }
 
 Module& Module::add_child(const std::string& name, std::unique_ptr<Module> child) {
+  if (replacement_) return current().add_child(name, std::move(child));
   check_name(name);
   LOCKSTEP_CHECK(child, "{}: the child {} is null", type_name(), lockstep::in_quotes(name));
   child->name_ = name;
@@ -83,16 +92,24 @@ Parameter& Module::add_parameter(const std::string& name, const Tensor& tensor) 
 
 Parameter& Module::add_parameter(const std::string& name, const Parameter& parameter) {
   check_name(name);
-  parameters_.push_back({name, std::make_unique<Parameter>(parameter)});
-  return *parameters_.back().handle;
+  auto& entries = current().parameters_;
+  entries.push_back({name, std::make_unique<Parameter>(parameter)});
+  return *entries.back().handle;
+}
+
+Parameter& Module::register_parameter(const std::string& name, const Tensor& tensor, bool requires_grad) {
+  Parameter& parameter = add_parameter(name, tensor);
+  if (!requires_grad && tensor.defined()) parameter->requires_grad_(false);
+  return parameter;
 }
 
 Buffer& Module::add_buffer(const std::string& name, const Tensor& tensor) { return add_buffer(name, Buffer(tensor)); }
 
 Buffer& Module::add_buffer(const std::string& name, const Buffer& buffer) {
   check_name(name);
-  buffers_.push_back({name, std::make_unique<Buffer>(buffer)});
-  return *buffers_.back().handle;
+  auto& entries = current().buffers_;
+  entries.push_back({name, std::make_unique<Buffer>(buffer)});
+  return *entries.back().handle;
 }
 
 Tensor Module::forward(const Tensor&) const {
@@ -141,23 +158,27 @@ Tensor Module::run(const Forward& forward) const {
 }
 
 Tensor Module::operator()(const Tensor& x) const {
+  if (replacement_) [[unlikely]]
+    return called()(x);
   return run([&] { return hooks_ ? forward_with_hooks({x}, /*is_single=*/true) : forward(x); });
 }
 
 Tensor Module::operator()(const std::vector<Tensor>& inputs) const {
+  if (replacement_) [[unlikely]]
+    return called()(inputs);
   return run([&] { return hooks_ ? forward_with_hooks(inputs, /*is_single=*/false) : forward_inputs(inputs); });
 }
 
 Tensor run_without_hooks(const Module& module, const std::vector<Tensor>& inputs) {
-  const auto forward = [&](const std::vector<Tensor>& x) { return module.forward_inputs(x); };
-  return module.run([&] { return run_inside(runners_of(module), inputs, forward); });
+  const auto forward = [&](const std::vector<Tensor>& x) { return module.current().forward_inputs(x); };
+  return module.current().run([&] { return run_inside(runners_of(module), inputs, forward); });
 }
 
 std::string Module::type_name() const {
   int status = 0;
   const std::unique_ptr<char, void (*)(void*)> text(
-      abi::__cxa_demangle(typeid(*this).name(), nullptr, nullptr, &status), std::free);
-  std::string name = status == 0 ? text.get() : typeid(*this).name();
+      abi::__cxa_demangle(typeid(current()).name(), nullptr, nullptr, &status), std::free);
+  std::string name = status == 0 ? text.get() : typeid(current()).name();
   if (name.ends_with('>')) {  // without template arguments
     int depth = 0;
     do depth += name.back() == '>' ? 1 : name.back() == '<' ? -1 : 0, name.pop_back();
@@ -169,13 +190,21 @@ std::string Module::type_name() const {
 
 std::vector<Module*> Module::children() const {
   std::vector<Module*> list;
-  for (const auto& child : children_) list.push_back(child.get());
+  for (const auto& child : owned_children()) list.push_back(child.get());
+  return list;
+}
+
+std::vector<std::pair<std::string, Module*>> Module::named_modules() {
+  std::vector<std::pair<std::string, Module*>> list;
+  visit("", [&](const std::string& path, const Module& module) {
+    list.emplace_back(path, const_cast<Module*>(&module));  // safe: this function is not const, only visit is
+  });
   return list;
 }
 
 std::vector<Module*> Module::modules() {
-  std::vector<Module*> list = {this};
-  for (const auto& child : children_) {
+  std::vector<Module*> list = {&current()};
+  for (const auto& child : owned_children()) {
     const std::vector<Module*> below = child->modules();
     list.insert(list.end(), below.begin(), below.end());
   }
@@ -205,8 +234,8 @@ std::vector<Parameter> Module::parameters() const { return without_names(named_p
 std::vector<Buffer> Module::buffers() const { return without_names(named_buffers()); }
 
 void Module::train(bool on) {
-  training_ = on;
-  for (const auto& child : children_) child->train(on);
+  current().training_ = on;
+  for (const auto& child : owned_children()) child->train(on);
 }
 
 void Module::zero_grad() {

@@ -90,6 +90,13 @@ class Module {
   Parameter& add_parameter(const std::string& name, const Parameter& parameter);
   Buffer& add_buffer(const std::string& name, const Tensor& tensor);  ///< state that is not trained; may be undefined
   Buffer& add_buffer(const std::string& name, const Buffer& buffer);
+  // LibTorch's names of `add`, add_parameter and add_buffer.
+  template <class M>
+  requires std::derived_from<M, Module> M& register_module(const std::string& name, M&& module) {
+    return add(name, std::forward<M>(module));
+  }
+  Parameter& register_parameter(const std::string& name, const Tensor& tensor, bool requires_grad = true);
+  Buffer& register_buffer(const std::string& name, const Tensor& tensor) { return add_buffer(name, tensor); }
 
   // --- running ------------------------------------------------------------------------------------------------------
   // Computes the module's output. The default throws InvalidArgument; a module with other arguments need not override
@@ -110,10 +117,11 @@ class Module {
   HookHandle register_forward_hook(ForwardHook hook);
 
   // --- queries ------------------------------------------------------------------------------------------------------
-  const std::string& name() const { return name_; }  ///< name within the parent; empty for the root
-  std::string type_name() const;                     ///< class name without namespaces: "Linear"
-  std::vector<Module*> children() const;             ///< direct children, in order
-  std::vector<Module*> modules();                    ///< this module and all below it, parents first
+  const std::string& name() const { return name_; }              ///< name within the parent; empty for the root
+  std::string type_name() const;                                 ///< class name without namespaces: "Linear"
+  std::vector<Module*> children() const;                         ///< direct children, in order
+  std::vector<Module*> modules();                                ///< this module and all below it, parents first
+  std::vector<std::pair<std::string, Module*>> named_modules();  ///< modules() with their paths; "" is this module
   /// The module's own parameters, then those of its children, in order. A tied parameter is listed once, under its
   /// first name.
   std::vector<Parameter> parameters() const;
@@ -125,12 +133,38 @@ class Module {
   void apply(FunctionRef<void(Module&)> function);  ///< calls function(module) for each of modules(), in that order
   void train(bool on = true);                       ///< sets training mode for this module and all below it
   void eval() { train(false); }                     ///< the same as train(false)
-  bool is_training() const { return training_; }    ///< whether training mode is on; initially true
+  bool is_training() const { return current().training_; }  ///< whether training mode is on; initially true
   /// Converts the parameters and buffers. Handles, optimizers and hooks stay valid.
   void to(Device device);
   void to(const char* device) { to(Device(device)); }
   void to(DType dtype);  ///< floating-point tensors only
   void zero_grad();      ///< makes all gradients undefined
+  /// Turns requires_grad off, or on, for the parameters whose names, or modules above them, a pattern describes as in
+  /// LoadStateDictOptions::transpose: freeze("encoder"), freeze("layers.*.norm1"). Returns their number, a tied one
+  /// counted once. Frozen parameters lose their gradients, so that an optimizer's next step leaves them as they are.
+  /// Throws InvalidArgument if the pattern describes no parameter, and for parameters that ShardedDataParallel or
+  /// Pipeline has distributed.
+  std::int64_t freeze(const std::string& pattern) { return set_requires_grad("freeze", pattern, false); }
+  std::int64_t unfreeze(const std::string& pattern) { return set_requires_grad("unfreeze", pattern, true); }
+  /// Puts `module` in the place of the module at `path`, and returns it:
+  ///
+  ///     net.replace("encoder.layers.0.linear1", Lora(std::move(net.encoder.linear1)));
+  ///
+  /// From then on all lists, calls, modes, hooks and conversions of the model have the new module. References to the
+  /// old one stay valid and stand for the new one: `Linear& fc = add<Linear>("fc", ...)` runs it in fc(x), and
+  /// fc.parameters(), fc.train() and the other functions of Module are the new module's. `fc.weight` is its parameter of
+  /// this name, and undefined if it has none; the children of the old module in the same way. Not forwarded are
+  /// functions of the old class: call fc(x), not fc.forward(x), and assign a tied parameter to the new module.
+  ///
+  /// Nothing is copied, so the new module has its own mode, device and hooks. Make optimizers and parallel modes
+  /// afterwards. Throws InvalidArgument for a path without a module, a module that is null or the child of another,
+  /// and while the model is in a training mode, tensor- or context-parallel.
+  Module& replace(const std::string& path, std::unique_ptr<Module> module);
+  template <class M>
+  requires std::derived_from<M, Module> M& replace(const std::string& path, M&& module) {
+    place_to_replace(path, &module);  // before the module is moved
+    return static_cast<M&>(replace(path, std::make_unique<M>(std::forward<M>(module))));
+  }
 
   // --- state --------------------------------------------------------------------------------------------------------
   // Parameters and buffers by PyTorch's names. The tensors are detached and share storage with the module's. Throws
@@ -149,10 +183,10 @@ class Module {
   std::string summary(const Shape& input_shape, const SummaryOptions& options = {});
 
  protected:
-  Module(Module&& other) noexcept { *this = std::move(other); }  ///< protected, to prevent slicing
+  Module(Module&& other);  ///< protected, to prevent slicing. Throws InvalidArgument for a module that was replaced.
   Module& operator=(Module&& other) noexcept;
   /// For containers.
-  const std::vector<std::unique_ptr<Module>>& owned_children() const { return children_; }
+  const std::vector<std::unique_ptr<Module>>& owned_children() const { return current().children_; }
 
  private:
   template <class Handle>
@@ -161,6 +195,8 @@ class Module {
     std::unique_ptr<Handle> handle;  // on the heap: references to it survive a move of the module
   };
   friend class ReplacedCalls;
+  friend class InTrainingMode;
+  friend const Module& current_module(const Module& module);
   friend void add_runner(Module& module, std::shared_ptr<const ModuleRunner> runner);
   friend void remove_runner(Module& module, const ModuleRunner* runner);
   friend std::vector<std::shared_ptr<const ModuleRunner>> runners_of(const Module& module);
@@ -175,6 +211,15 @@ class Module {
   Tensor run(const Forward& forward) const;
   void warn_unregistered(const Module& root) const;
   const Module& root() const;
+  // The module that stands in this one's place: itself, unless it was replaced.
+  const Module& current() const { return replacement_ ? replacement_->current() : *this; }
+  Module& current() { return replacement_ ? replacement_->current() : *this; }
+  const Module& called() const;
+  std::unique_ptr<Module>& place_to_replace(const std::string& path, const Module* by);
+  void stand_for(Module* by);
+  template <class Handle>
+  void rebind(std::vector<Named<Handle>> Module::*entries, const std::string& name, const Handle& handle);
+  std::int64_t set_requires_grad(const char* op, const std::string& pattern, bool on);
   std::string path_below(const Module* ancestor) const;
   template <class Visit>
   void visit(const std::string& path, const Visit& visitor) const;
@@ -192,6 +237,10 @@ class Module {
   std::string name_;
   std::string label_;                              // in traces: "fc Linear"
   std::optional<Shape>* traced_output_ = nullptr;  // set by summary(): receives the shape of the next output
+  // Set by replace():
+  Module* replacement_ = nullptr;                  // calls and queries of this module go there
+  std::vector<std::unique_ptr<Module>> replaced_;  // those that stand for this one, for references to them
+  mutable int training_modes_ = 0;                 // number of training modes that hold this model's lists
 };
 
 }  // namespace lockstep::nn

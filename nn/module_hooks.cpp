@@ -42,11 +42,11 @@ struct Module::Hooks {
 };
 
 HookHandle Module::register_forward_pre_hook(ForwardPreHook hook) {
-  return Hooks::add("register_forward_pre_hook", hooks_, &Hooks::before, std::move(hook));
+  return Hooks::add("register_forward_pre_hook", current().hooks_, &Hooks::before, std::move(hook));
 }
 
 HookHandle Module::register_forward_hook(ForwardHook hook) {
-  return Hooks::add("register_forward_hook", hooks_, &Hooks::after, std::move(hook));
+  return Hooks::add("register_forward_hook", current().hooks_, &Hooks::after, std::move(hook));
 }
 
 Tensor Module::forward_with_hooks(std::vector<Tensor> inputs, bool is_single) const {
@@ -67,17 +67,20 @@ Tensor Module::forward_with_hooks(std::vector<Tensor> inputs, bool is_single) co
 }
 
 void add_runner(Module& module, std::shared_ptr<const ModuleRunner> runner) {
-  if (!module.hooks_) module.hooks_ = std::make_shared<Module::Hooks>();
-  module.hooks_->runners.push_back(std::move(runner));
+  auto& hooks = module.current().hooks_;
+  if (!hooks) hooks = std::make_shared<Module::Hooks>();
+  hooks->runners.push_back(std::move(runner));
 }
 
 void remove_runner(Module& module, const ModuleRunner* runner) {
-  if (!module.hooks_) return;
-  std::erase_if(module.hooks_->runners, [&](const auto& each) { return each.get() == runner; });
+  const auto& hooks = module.current().hooks_;
+  if (!hooks) return;
+  std::erase_if(hooks->runners, [&](const auto& each) { return each.get() == runner; });
 }
 
 std::vector<std::shared_ptr<const ModuleRunner>> runners_of(const Module& module) {
-  return module.hooks_ ? module.hooks_->runners : std::vector<std::shared_ptr<const ModuleRunner>>();
+  const auto& hooks = module.current().hooks_;
+  return hooks ? hooks->runners : std::vector<std::shared_ptr<const ModuleRunner>>();
 }
 
 void set_runners(Module& module, const std::vector<std::shared_ptr<const ModuleRunner>>& runners) {
@@ -86,8 +89,8 @@ void set_runners(Module& module, const std::vector<std::shared_ptr<const ModuleR
 }
 
 ReplacedCalls::ReplacedCalls(Module& module, std::shared_ptr<const ModuleRunner> runner)
-    : module_(module), own_(std::exchange(module.hooks_, std::make_shared<Module::Hooks>())) {
-  module.hooks_->runners.push_back(std::move(runner));
+    : module_(current_module(module)), own_(std::exchange(module_.hooks_, std::make_shared<Module::Hooks>())) {
+  module_.hooks_->runners.push_back(std::move(runner));
 }
 ReplacedCalls::~ReplacedCalls() { module_.hooks_ = std::move(own_); }
 

@@ -55,8 +55,17 @@ StateDict listed_state(const Module& module);
 // Calls visitor(path, module) for this module and all below it, parents first.
 template <class Visit>
 void Module::visit(const std::string& path, const Visit& visitor) const {
-  visitor(path, *this);
-  for (const auto& child : children_) child->visit(join(path, child->name_), visitor);
+  visitor(path, current());
+  for (const auto& child : owned_children()) child->visit(join(path, child->name_), visitor);
+}
+
+// Makes `handle` the module's own of this name, if it has one, and that of the modules that stand for it.
+template <class Handle>
+void Module::rebind(std::vector<Named<Handle>> Module::*entries, const std::string& name, const Handle& handle) {
+  for (auto& entry : this->*entries) {
+    if (entry.name == name) *entry.handle = handle;
+  }
+  for (const auto& old : replaced_) old->rebind(entries, name, handle);
 }
 
 }  // namespace lockstep::nn

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/callback.h"
@@ -59,6 +60,30 @@ class ReplacedCalls {
   std::shared_ptr<Module::Hooks> own_;
 };
 
+// The module that stands in the place of `module`: itself, unless Module::replace has put another one there.
+const Module& current_module(const Module& module);
+inline Module& current_module(Module& module) { return const_cast<Module&>(current_module(std::as_const(module))); }
+[[noreturn]] void throw_other_type(const Module& module);
+// The same as an M, for a call with more arguments than operator() takes. Throws InvalidArgument for another type.
+template <class M>
+const M& current_as(const Module& module) {
+  const auto* const typed = dynamic_cast<const M*>(&current_module(module));
+  if (!typed) throw_other_type(module);
+  return *typed;
+}
+
+// While it exists, a training mode holds the lists of the model's parameters and modules: Module::replace throws.
+class InTrainingMode {
+ public:
+  explicit InTrainingMode(const Module& module) : module_(current_module(module)) { ++module_.training_modes_; }
+  ~InTrainingMode() { --module_.training_modes_; }
+  InTrainingMode(const InTrainingMode&) = delete;
+  InTrainingMode& operator=(const InTrainingMode&) = delete;
+
+ private:
+  const Module& module_;
+};
+
 // The module's call with `inputs`, without its forward hooks: as if a part of the forward ran by itself.
 Tensor run_without_hooks(const Module& module, const std::vector<Tensor>& inputs);
 
@@ -66,9 +91,12 @@ Tensor run_without_hooks(const Module& module, const std::vector<Tensor>& inputs
 Tensor run_inside(std::span<const std::shared_ptr<const ModuleRunner>> runners, const std::vector<Tensor>& inputs,
                   ModuleRunner::Forward forward);
 
-// body() inside the module's runners, for a forward with other arguments, which users call by its name.
+// body() inside the module's runners, for a forward with other arguments, which users call by its name. Throws
+// InvalidArgument if the module was replaced: body() would run the old one.
 template <class Body>
 Tensor with_runner(const Module& module, const Body& body) {
+  if (&current_module(module) != &module) [[unlikely]]
+    throw_other_type(module);
   const std::vector<std::shared_ptr<const ModuleRunner>> runners = runners_of(module);
   return run_inside(runners, {}, [&](const std::vector<Tensor>&) { return body(); });
 }

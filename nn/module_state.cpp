@@ -125,14 +125,14 @@ void set_parameter(Module& module, const std::string& name, const Parameter& par
   auto& entries = module.parameters_;
   const auto found = std::ranges::find_if(entries, [&](const auto& entry) { return entry.name == name; });
   LOCKSTEP_CHECK(found != entries.end(), "set_parameter: {} has no parameter {}", module.type_name(), name);
-  *found->handle = parameter;
+  module.rebind(&Module::parameters_, name, parameter);
 }
 
 void replace_parameter(Module& module, const std::string& name, const std::vector<Parameter>& slices) {
   auto& entries = module.parameters_;
   const auto found = std::ranges::find_if(entries, [&](const auto& entry) { return entry.name == name; });
   LOCKSTEP_CHECK(found != entries.end(), "replace_parameter: {} has no parameter {}", module.type_name(), name);
-  *found->handle = Parameter(Tensor());
+  module.rebind(&Module::parameters_, name, Parameter(Tensor()));
   auto place = found + 1;
   for (const Parameter& slice : slices) {
     const std::string listed = slice_name(name, *slice.slice());

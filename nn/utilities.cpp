@@ -8,11 +8,16 @@
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/ops/autocast_internal.h"
 #include "lockstep/autograd/ops/functions.h"
+#include "lockstep/base/byte_reader_internal.h"
 #include "lockstep/base/check_internal.h"
+#include "lockstep/base/finally_internal.h"
+#include "lockstep/nn/deferred.h"
 #include "lockstep/nn/gradient_norm_internal.h"
 #include "lockstep/nn/hash_internal.h"
 #include "lockstep/nn/module_internal.h"
+#include "lockstep/nn/replace_elements_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
+#include "lockstep/tensor/random/random.h"
 
 namespace lockstep::nn {
 namespace {
@@ -98,6 +103,52 @@ void clip_grad_value_(const std::vector<Parameter>& parameters, double clip_valu
     const Tensor grad = parameter.master().grad();
     if (grad.defined()) grad.copy_(clamp(grad, -clip_value, clip_value));
   }
+}
+
+namespace {
+
+// Throws InvalidArgument unless both lists have the same names, and their entries the same `of`.
+template <class List, class Of>
+void check_same_structure(const char* kind, const List& original, const List& copy, Of of) {
+  for (std::size_t i = 0; i < std::max(original.size(), copy.size()); ++i) {
+    const auto text = [&](const List& list) {
+      return i < list.size() ? fmt::format("{} {}", lockstep::in_quotes(list[i].first), of(list[i].second)) : "none";
+    };
+    LOCKSTEP_CHECK(text(original) == text(copy),
+                   "clone: {} {} of the module is {}, that of the copy {}\nThe function has to construct a module of "
+                   "the same structure, with the same replacements",
+                   kind, i, text(original), text(copy));
+  }
+}
+
+}  // namespace
+
+void clone_into(const Module& module, FunctionRef<Module&()> make) {
+  auto& original = const_cast<Module&>(module);  // safe: only read
+  const auto parameters = original.named_parameters();
+  require_whole("clone", original.parameters());
+  for (const auto& entry : parameters)
+    LOCKSTEP_CHECK(!is_deferred(entry.second.master()), "clone: {} is deferred; call materialize first", entry.first);
+  const std::vector<std::uint64_t> generator = random::state();
+  const Finally restore([&] { random::set_state(generator); });
+  DeferredInit deferred;
+  Module& copy = make();
+  deferred.end();
+  const auto shape = [](const auto& handle) { return handle.master().shape().to_string(); };
+  const auto of_original = original.named_modules(), of_copy = copy.named_modules();
+  check_same_structure("module", of_original, of_copy, [](const Module* each) { return each->type_name(); });
+  check_same_structure("parameter", parameters, copy.named_parameters(), shape);
+  check_same_structure("buffer", original.named_buffers(), copy.named_buffers(), shape);
+  // train() also sets the modules below, which come later in the list.
+  for (std::size_t i = 0; i < of_copy.size(); ++i) of_copy[i].second->train(of_original[i].second->is_training());
+  const std::vector<Parameter> to = copy.parameters();
+  for (std::size_t i = 0; i < to.size(); ++i) {
+    const Tensor& from = parameters[i].second.master();
+    replace_without_grad(to[i].master(), raw::clone(from));
+    to[i].master().requires_grad_(from.requires_grad());
+  }
+  const std::vector<Buffer> buffers = original.buffers(), copied = copy.buffers();
+  for (std::size_t i = 0; i < copied.size(); ++i) copied[i].set_master(raw::clone(buffers[i].master()));
 }
 
 Tensor parameters_to_vector(const std::vector<Parameter>& parameters) {

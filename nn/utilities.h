@@ -2,9 +2,14 @@
 /// Utilities for training loops and tests.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
+#include <optional>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
+#include "lockstep/base/callback.h"
 #include "lockstep/nn/module.h"
 
 namespace lockstep::nn {
@@ -33,6 +38,33 @@ void vector_to_parameters(const Tensor& vector, const std::vector<Parameter>& pa
 /// Stacks sequences (length, ...) of different lengths, padded at the end: (longest, batch, ...), or with `batch_first`
 /// (batch, longest, ...). Throws InvalidArgument for no sequences, and for sequences that differ in other sizes.
 Tensor pad_sequence(const std::vector<Tensor>& sequences, bool batch_first = false, double padding_value = 0);
+
+/// Constructs a module and gives it the values of `module`: the part of clone() that is not a template. Throws as clone().
+void clone_into(const Module& module, FunctionRef<Module&()> make);
+/// A deep copy of `module`: what `make` returns, a module or a std::unique_ptr to one, with copies of the parameters and
+/// buffers, with their dtypes and devices, and with the same frozen parameters and training modes; without gradients and
+/// hooks. A function has to construct the copy, because a C++ class does not know its constructor's arguments, and its
+/// members refer to its own parts:
+///
+///     Net average = nn::clone(net, [&] { return Net(config); });
+///
+/// The copy's layers draw no initial values, and the generator's state is that of before. Throws InvalidArgument if the
+/// copy has other modules, parameters, buffers or shapes than `module`, and if `module` is distributed over ranks.
+template <class Make>
+requires std::invocable<const Make&>
+auto clone(const Module& module, const Make& make) {
+  using Copy = std::invoke_result_t<const Make&>;
+  std::optional<Copy> copy;
+  clone_into(module, [&]() -> Module& {
+    copy.emplace(make());
+    if constexpr (std::derived_from<Copy, Module>) {
+      return *copy;
+    } else {
+      return **copy;
+    }
+  });
+  return std::move(*copy);
+}
 
 /// A 64-bit hash (XXH3) of dtype, shape and bytes of every parameter, then every buffer, in order. Models that are
 /// equal bit for bit have equal hashes, whatever their names and devices.

@@ -34,9 +34,9 @@ TensorImpl::TensorImpl(const TensorImpl& other)
 
 void Tensor::throw_undefined() {
   throw InvalidArgument(
-      "tensor: an undefined tensor was used; assign it first, or test it with defined() (grad() of a tensor is "
-      "undefined "
-      "until backward reaches it)");
+      "tensor: an undefined tensor was used: a Tensor() without a value, a parameter that a module does not have, or "
+      "grad() where no backward left a gradient (before backward, after zero_grad(), frozen or unused parameters)\n"
+      "Assign it first, or test it with defined()");
 }
 
 namespace {

@@ -350,6 +350,8 @@ class Tensor {
   /// forward gets no gradient from that forward; its hooks still run. Returns the tensor.
   const Tensor& requires_grad_(bool value = true) const;
   bool is_leaf() const;  ///< not the result of a recorded operation
+  /// Made under InferenceGuard, or a view of such a tensor.
+  bool is_inference() const { return impl().storage->is_inference(); }
   /// The gradient that backward accumulated in this leaf; undefined if there is none. Warns on non-leaves.
   Tensor grad() const;
   /// Sets the gradient: a tensor of this shape, dtype and device, or undefined for none. Backward adds to it in place,

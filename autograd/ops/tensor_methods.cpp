@@ -177,6 +177,9 @@ const Tensor& change(const char* op, const Tensor& x, const Tensor& operand, F w
       "{}: the operand {} requires grad, but the change of {} in place is not recorded: the operand would "
       "get no gradient\nbuild the result with x = x + y, stack, cat or where, or pass the operand's detach()",
       op, describe(operand), describe(x));
+  LOCKSTEP_CHECK(!x.is_inference() || inference_mode(),
+                 "{}: {} was made under InferenceGuard, and is changed in place outside of it; change a clone()", op,
+                 describe(x));
   raw::require_writable(op, x);
   write();
   x.impl().storage->bump_version();

@@ -30,7 +30,8 @@ TransformerEncoderLayer::TransformerEncoderLayer(std::int64_t width, std::int64_
       activation_(options.activation), norm_first_(options.norm_first) {}
 
 Tensor TransformerEncoderLayer::attention(const Tensor& x, const MultiheadAttentionMasks& masks) const {
-  return dropout1(masked_call(self_attn, x, masks, [&] { return self_attn.forward(x, x, x, masks); }));
+  return dropout1(masked_call(self_attn, x, masks,
+                              [&] { return current_as<MultiheadAttention>(self_attn).forward(x, x, x, masks); }));
 }
 
 Tensor TransformerEncoderLayer::feedforward(const Tensor& x) const {
@@ -61,8 +62,7 @@ Tensor TransformerEncoder::forward(const Tensor& x, const MultiheadAttentionMask
   return with_runner(*this, [&] {
     Tensor y = x;
     for (const Module& module : layers) {
-      const auto& layer = static_cast<const TransformerEncoderLayer&>(module);
-      y = masked_call(layer, y, masks, [&] { return layer.forward(y, masks); });
+      y = masked_call(module, y, masks, [&] { return current_as<TransformerEncoderLayer>(module).forward(y, masks); });
     }
     return norm_ ? (*norm_)(y) : y;
   });

@@ -11,7 +11,8 @@ namespace {
 // Runs the attention as a module, which has its path in errors and runs its hooks, or with masks as a function.
 Tensor attend(const MultiheadAttention& attention, const Tensor& x, const Tensor& keys,
               const MultiheadAttentionMasks& masks) {
-  return has_masks(masks) ? attention.forward(x, keys, keys, masks) : attention({x, keys, keys});
+  return has_masks(masks) ? current_as<MultiheadAttention>(attention).forward(x, keys, keys, masks)
+                          : attention({x, keys, keys});
 }
 
 void check_inputs(const Module& module, const std::vector<Tensor>& inputs) {
@@ -78,9 +79,9 @@ Tensor TransformerDecoder::compute(const Tensor& x, const Tensor& memory, const 
                                    const MultiheadAttentionMasks& memory_masks) const {
   Tensor y = x;
   for (const Module& module : layers) {
-    const auto& layer = static_cast<const TransformerDecoderLayer&>(module);
-    y = has_masks(masks) || has_masks(memory_masks) ? layer.forward(y, memory, masks, memory_masks)
-                                                    : layer({y, memory});
+    y = has_masks(masks) || has_masks(memory_masks)
+            ? current_as<TransformerDecoderLayer>(module).forward(y, memory, masks, memory_masks)
+            : module({y, memory});
   }
   return norm_ ? (*norm_)(y) : y;
 }

@@ -5,6 +5,7 @@
 #include "lockstep/autograd/ops/functions.h"
 #include "lockstep/base/check_internal.h"
 #include "lockstep/base/finally_internal.h"
+#include "lockstep/nn/module_runner_internal.h"
 #include "lockstep/parallel/replicated/replicas/forward_pass_internal.h"
 #include "lockstep/parallel/replicated/replicas/gradient_sums_internal.h"
 #include "lockstep/parallel/step/backward_hooks_internal.h"
@@ -21,7 +22,7 @@ namespace lockstep::parallel {
 
 struct DataParallel::State {
   State(nn::Module& module, std::vector<Device> devices, const DataParallelOptions& options)
-      : module(module), options(options), replicas(module, devices), buffers(module),
+      : module(module), in_training_mode(module), options(options), replicas(module, devices), buffers(module),
         traffic(std::make_shared<DeviceTraffic>(std::move(devices))),
         backwards([this](autograd::Run& run) { begin_backward(run); }) {}
 
@@ -39,6 +40,7 @@ struct DataParallel::State {
   void add_gradients(const std::vector<std::vector<Tensor>>& leaves, const StepScale& scale);
 
   nn::Module& module;
+  nn::InTrainingMode in_training_mode;
   DataParallelOptions options;
   Replicas replicas;
   MicroBatchBuffers buffers;

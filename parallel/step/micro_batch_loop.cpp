@@ -101,7 +101,7 @@ void MicroBatchStep::run() {
 }
 
 MicroBatchesInTurn::MicroBatchesInTurn(nn::Module& module)
-    : trained_(module), stages_(stage_runner(module)), sets_(new_sets()), buffers_(module) {}
+    : in_training_mode_(module), trained_(module), stages_(stage_runner(module)), sets_(new_sets()), buffers_(module) {}
 
 GradientSets MicroBatchesInTurn::new_sets() {
   if (!stages_) return GradientSets(parameters());

@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "lockstep/nn/module_runner_internal.h"
 #include "lockstep/parallel/step/gradient_sets_internal.h"
 #include "lockstep/parallel/step/micro_batch_buffers_internal.h"
 #include "lockstep/parallel/step/micro_batch_internal.h"
@@ -139,6 +140,7 @@ class MicroBatchesInTurn {
 
  private:
   GradientSets new_sets();
+  nn::InTrainingMode in_training_mode_;
   TrainedParameters trained_;
   std::shared_ptr<const StageRunner> stages_;  // of a pipeline; null: the model is on this rank
   std::vector<std::vector<std::size_t>> of_chunks_;

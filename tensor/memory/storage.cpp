@@ -21,6 +21,8 @@ namespace {
 // On the CPU one block holds the Storage, followed by the data at the next aligned address.
 constexpr std::size_t kHeader = kAlignment;
 
+constinit thread_local bool is_inferring = false;
+
 std::size_t block_bytes(std::size_t data_bytes) { return data_bytes + kHeader + kAlignment; }
 
 std::byte* align(void* address) {
@@ -30,6 +32,9 @@ std::byte* align(void* address) {
 
 }  // namespace
 
+bool inference_mode() { return is_inferring; }
+void set_inference_mode(bool on) { is_inferring = on; }
+
 Ref<Storage> Storage::allocate(std::size_t bytes, Device device) {
   static_assert(sizeof(Storage) <= kHeader);
   if (bytes > std::size_t{1} << 61) [[unlikely]]
@@ -38,7 +43,7 @@ Ref<Storage> Storage::allocate(std::size_t bytes, Device device) {
     return allocate_elsewhere(bytes, device);
   void* block = cpu::allocate(block_bytes(bytes), bytes, device.index());
   std::byte* header = align(block);
-  return Ref<Storage>::adopt(new (header) Storage(header + kHeader, bytes, device, block));
+  return Ref<Storage>::adopt(new (header) Storage(header + kHeader, bytes, device, block, is_inferring));
 }
 
 Ref<Storage> Storage::allocate_elsewhere(std::size_t bytes, Device device) {
@@ -47,7 +52,8 @@ Ref<Storage> Storage::allocate_elsewhere(std::size_t bytes, Device device) {
   void* const block = small_blocks::allocate(sizeof(Storage));
   if (!block) throw_no_memory(sizeof(Storage), Device());
   try {
-    return Ref<Storage>::adopt(new (block) Storage(owner.allocate(bytes, device.index()), bytes, device, block));
+    return Ref<Storage>::adopt(new (block)
+                                   Storage(owner.allocate(bytes, device.index()), bytes, device, block, is_inferring));
   } catch (...) {
     small_blocks::deallocate(block, sizeof(Storage));
     throw;
@@ -59,7 +65,7 @@ Ref<Storage> Storage::on_foreign_memory(Kind kind, void* data, std::size_t bytes
   if (device.is_cuda()) accelerator(device);  // throws if there is no such device
   void* const block = small_blocks::allocate(sizeof(Storage));
   if (!block) throw_no_memory(sizeof(Storage), Device());
-  auto* storage = new (block) Storage(data, bytes, device, block);
+  auto* storage = new (block) Storage(data, bytes, device, block, /*is_inference=*/false);
   storage->owner_ = std::move(owner);
   storage->kind_ = kind;
   return Ref<Storage>::adopt(storage);

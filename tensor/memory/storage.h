@@ -41,6 +41,9 @@ class Storage final : public RefCounted<Storage> {
   std::uint32_t version() const { return version_.load(std::memory_order_relaxed); }
   void bump_version() const { version_.store(version() + 1, std::memory_order_relaxed); }
 
+  /// Made by allocate() while the thread had an InferenceGuard: autograd refuses to save it.
+  bool is_inference() const { return is_inference_; }
+
   /// Gives a releasable storage its memory: `data` is aligned to kAlignment, and the caller keeps it alive until
   /// release(). Does not count as a change of the elements. Throws InvalidArgument for a storage of another kind.
   void supply(void* data);
@@ -59,8 +62,8 @@ class Storage final : public RefCounted<Storage> {
   static Ref<Storage> on_foreign_memory(Kind kind, void* data, std::size_t bytes, Device device,
                                         std::shared_ptr<void> owner);
   static Ref<Storage> allocate_elsewhere(std::size_t bytes, Device device);
-  Storage(void* data, std::size_t bytes, Device device, void* block)
-      : data_(data), bytes_(bytes), block_(block), device_(device) {}
+  Storage(void* data, std::size_t bytes, Device device, void* block, bool is_inference)
+      : data_(data), bytes_(bytes), block_(block), device_(device), is_inference_(is_inference) {}
   ~Storage() = default;
 
   mutable std::atomic<std::uint32_t> version_{0};
@@ -70,7 +73,12 @@ class Storage final : public RefCounted<Storage> {
   std::shared_ptr<void> owner_;  // of a releasable storage: the supplier
   Device device_;
   Kind kind_ = Kind::kOwned;
+  bool is_inference_;
 };
+
+/// Whether storages that this thread allocates are of inference; prefer InferenceGuard (autograd/grad_mode.h).
+bool inference_mode();
+void set_inference_mode(bool on);
 
 /// Statistics of one device's allocator.
 struct AllocatorStats {
