@@ -45,10 +45,11 @@ ImageDecoder* decoder_of(Codec& codec, const std::string& name) {
   std::string why;
   void* const entry = open_module(codec.name, fmt::format("lockstep_decode_{}", codec.name), why);
   if (!entry) {
-    throw NotBuilt(fmt::format("{}: a {} image; its decoder is the module {}, {}\n"
-                               "Install {}, then configure and build Lockstep again",
-                               name, codec.name, module_file(codec.name),
-                               why.empty() ? "which does not exist" : "which cannot be opened: " + why, codec.package));
+    throw NotBuilt(
+        fmt::format("{}: a {} image; its decoder is the module {}, {}\n"
+                    "Install {}, then configure and build Lockstep again",
+                    name, codec.name, module_file(codec.name),
+                    why.empty() ? "which does not exist" : "which cannot be opened: " + why, codec.package));
   }
   return codec.decoder = reinterpret_cast<ImageDecoder*>(entry);
 }
@@ -91,8 +92,7 @@ void check_size(const ImageSize& size, double least, std::span<const std::byte> 
 
 Planes::Planes(std::int64_t channels, const ImageSize& size)
     : tensor_(raw::full({channels, size.height, size.width}, 255, {.dtype = kUInt8})),
-      data_(static_cast<std::uint8_t*>(tensor_.raw_data())),
-      size_(size) {}
+      data_(static_cast<std::uint8_t*>(tensor_.raw_data())), size_(size) {}
 
 void Planes::write(std::int64_t y, std::int64_t first, std::int64_t step, const std::uint8_t* row,
                    std::int64_t channels) const {

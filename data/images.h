@@ -58,9 +58,9 @@ struct ImageFolderOptions {
   /// Called with each image, u8 (height, width, channels). By default transforms::ToTensor: f32 (channels, height, width)
   /// from 0 to 1. Images of different sizes need one that makes them one size to form a batch.
   std::shared_ptr<const transforms::Transform> transform = {};
-  ImageReadMode mode = ImageReadMode::kRgb;                        ///< the channels of the images
+  ImageReadMode mode = ImageReadMode::kRgb;                         ///< the channels of the images
   std::vector<std::string> extensions = {".jpg", ".jpeg", ".png"};  ///< of files that are images, in lower case
-  bool allow_empty = false;  ///< true: a class without images is not an error
+  bool allow_empty = false;                                         ///< true: a class without images is not an error
 };
 
 /// A data set of image files in one folder for each class: `root/cat/1.png`, `root/dog/more/2.jpg`. Classes are sorted by
@@ -76,9 +76,9 @@ class ImageFolder : public Dataset {
   Example get(std::int64_t index) const override;  ///< errors name the file
   Example get_batch(std::span<const std::int64_t> rows) const override;
 
-  const std::vector<std::string>& classes() const { return classes_; }                      ///< sorted names
+  const std::vector<std::string>& classes() const { return classes_; }                       ///< sorted names
   const std::map<std::string, std::int64_t>& class_to_idx() const { return class_to_idx_; }  ///< class by name
-  const std::vector<ImageSample>& samples() const { return samples_; }                      ///< by index
+  const std::vector<ImageSample>& samples() const { return samples_; }                       ///< by index
 
  private:
   ImageFolderOptions options_;

@@ -83,7 +83,8 @@ Tensor crop(const Tensor& image, std::int64_t top, std::int64_t left, Size2d siz
 // (aten/src/ATen/native/cpu/UpSampleKernel.cpp, HelperInterpBase::_compute_indices_weights_aa). Without antialias the
 // triangle covers two pixels, also where the image shrinks; at the edges both are the same.
 Tensor filter(std::int64_t in, std::int64_t out, bool antialias, const Tensor& like) {
-  const double scale = static_cast<double>(in) / static_cast<double>(out), support = antialias ? std::max(scale, 1.0) : 1;
+  const double scale = static_cast<double>(in) / static_cast<double>(out),
+               support = antialias ? std::max(scale, 1.0) : 1;
   std::vector<double> weights(static_cast<std::size_t>(in * out), 0);
   for (std::int64_t o = 0; o < out; ++o) {
     const double center = scale * (static_cast<double>(o) + 0.5);
@@ -124,7 +125,8 @@ Tensor ConvertImageDtype::operator()(const Tensor& image) const {
   LOCKSTEP_CHECK(image.defined() && (image.dtype() == kUInt8 || is_floating_point(image.dtype())),
                  "ConvertImageDtype: the image is {}, expected u8 or floating-point numbers", describe(image));
   const Tensor x = raw::to(image, dtype_);
-  return image.dtype() == kUInt8 ? raw::div(x, raw::full(Shape(), 255, {.dtype = dtype_, .device = image.device()})) : x;
+  return image.dtype() == kUInt8 ? raw::div(x, raw::full(Shape(), 255, {.dtype = dtype_, .device = image.device()}))
+                                 : x;
 }
 
 Normalize::Normalize(std::vector<double> mean, std::vector<double> std) : mean_(std::move(mean)), std_(std::move(std)) {

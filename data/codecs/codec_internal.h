@@ -49,7 +49,8 @@ class Planes {
 
   // Writes the pixels first, first + step, ... of row y from `row`, which has `channels` values for each. Other channels
   // stay opaque: 255.
-  void write(std::int64_t y, std::int64_t first, std::int64_t step, const std::uint8_t* row, std::int64_t channels) const;
+  void write(std::int64_t y, std::int64_t first, std::int64_t step, const std::uint8_t* row,
+             std::int64_t channels) const;
   const Tensor& tensor() const { return tensor_; }
 
  private:

@@ -1,9 +1,9 @@
 // JPEG files by libjpeg-turbo (libjpeg.txt in its documentation).
-#include <cstdio>
-// jpeglib.h needs FILE.
+#include <cstdio>  // first: jpeglib.h needs FILE
+
 #include <jpeglib.h>
 
-#include <jerror.h>
+#include <jerror.h>  // after jpeglib.h
 
 #include <algorithm>
 #include <cstring>
@@ -100,7 +100,8 @@ class JpegReader {
 
   // The fewest bytes that the image can have: every block of 8 x 8 samples has a code of at least one bit.
   double least_bytes() const {
-    LOCKSTEP_CHECK_IO(!jpeg_.arith_code, "{}: a JPEG image with arithmetic coding, which is not read; convert it", name_);
+    LOCKSTEP_CHECK_IO(!jpeg_.arith_code, "{}: a JPEG image with arithmetic coding, which is not read; convert it",
+                      name_);
     double blocks = 0;
     for (int i = 0; i < jpeg_.num_components; ++i)
       blocks += static_cast<double>(jpeg_.comp_info[i].width_in_blocks) * jpeg_.comp_info[i].height_in_blocks;

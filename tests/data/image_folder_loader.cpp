@@ -75,12 +75,13 @@ TEST_CASE("classes and samples have torchvision's order") {
   CHECK(folder.classes() == std::vector<std::string>{"B", "b", "\xc3\xa9"});
   CHECK(folder.class_to_idx() == std::map<std::string, std::int64_t>{{"B", 0}, {"b", 1}, {"\xc3\xa9", 2}});
   // torchvision.datasets.ImageFolder("root").samples of the same files.
-  CHECK(paths_of(folder) ==
-        std::vector<std::string>{"root/B/x.png:0", "root/b/.png:1", "root/b/10.JPG:1", "root/b/9.jpeg:1",
-                                 "root/b/z.png:1", "root/b/sub/y.png:1", "root/b/sub-2/a.png:1",
-                                 "root/b/sub/deep/c.png:1", "root/\xc3\xa9/x.png:2"});
+  CHECK(paths_of(folder) == std::vector<std::string>{"root/B/x.png:0", "root/b/.png:1", "root/b/10.JPG:1",
+                                                     "root/b/9.jpeg:1", "root/b/z.png:1", "root/b/sub/y.png:1",
+                                                     "root/b/sub-2/a.png:1", "root/b/sub/deep/c.png:1",
+                                                     "root/\xc3\xa9/x.png:2"});
   CHECK(folder.size() == 9);
-  CHECK(ImageFolder("root/", {.extensions = {"notes.txt"}, .allow_empty = true}).samples()[0].path == "root/b/notes.txt");
+  CHECK(ImageFolder("root/", {.extensions = {"notes.txt"}, .allow_empty = true}).samples()[0].path ==
+        "root/b/notes.txt");
   const auto& [pixels, target] = folder.get(4);
   CHECK(same_bits(pixels, tf::ConvertImageDtype()(decode_image(bytes_of(image)))));
   CHECK(target.item<std::int64_t>() == 1);
@@ -156,7 +157,8 @@ TEST_CASE("files and transforms that fail are errors that name the file, also fr
     CHECK(contains(differ, "Resize and CenterCrop"));
   }
   const auto wrong = folder_of({.transform = std::make_shared<tf::Resize>(4)});
-  CHECK(contains(error([&] { static_cast<void>(wrong->get(0)); }), "root/a/100.png: Resize: the image is (4, 5, 3) u8"));
+  CHECK(
+      contains(error([&] { static_cast<void>(wrong->get(0)); }), "root/a/100.png: Resize: the image is (4, 5, 3) u8"));
   fs::create_symlink("nowhere", "root/a/0.png");
   write_file("root/b/0.png", "no image");
   const auto broken = folder_of({.transform = one_size()});

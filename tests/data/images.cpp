@@ -100,7 +100,8 @@ TEST_CASE("read_image reads what decode_image decodes, and names the file in err
   CHECK(contains(error("nowhere.png"), "nowhere.png: cannot open"));
   CHECK(contains(error("."), ".: is a directory"));
   CHECK(contains(error(write_file("empty.png", "")), "empty.png: expected a PNG or JPEG image, found 0 bytes"));
-  CHECK(contains(error(write_file("short.png", file.substr(0, 60))), "short.png: damaged PNG image: the file ends early"));
+  CHECK(contains(error(write_file("short.png", file.substr(0, 60))),
+                 "short.png: damaged PNG image: the file ends early"));
   CHECK(contains(decode_error("GIF89a\1\1"), "found 8 bytes that begin with \"GIF89a"));
   CHECK(contains(error_of([&] { ls::data::decode_image(bytes_of(file), {.max_pixels = 0}); }), ".max_pixels is 0"));
 }

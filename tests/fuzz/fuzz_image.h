@@ -12,7 +12,8 @@
 inline void check_image(const std::string& file) {
   namespace ls = lockstep;
   constexpr std::int64_t kPixels = 1 << 22;
-  for (const ls::data::ImageReadMode mode : {ls::data::ImageReadMode::kUnchanged, ls::data::ImageReadMode::kGrayAlpha}) {
+  for (const ls::data::ImageReadMode mode :
+       {ls::data::ImageReadMode::kUnchanged, ls::data::ImageReadMode::kGrayAlpha}) {
     try {
       const ls::Tensor image =
           ls::data::decode_image(std::as_bytes(std::span(file)), {.mode = mode, .max_pixels = kPixels}, "fuzz");
