@@ -18,6 +18,7 @@
 #include "lockstep/base/warning.h"
 #include "lockstep/data/dataloader.h"
 #include "lockstep/data/dataset.h"
+#include "lockstep/data/images.h"
 #include "lockstep/data/readers.h"
 #include "lockstep/data/samplers.h"
 #include "lockstep/data/transforms.h"

@@ -34,6 +34,8 @@ inline constexpr std::uint64_t kInflatedBytes = std::uint64_t{4} << 30;    // de
 inline constexpr std::uint64_t kNpyHeaderBytes = 64 << 10;
 inline constexpr std::uint64_t kZipEntries = 1 << 16;
 inline constexpr std::uint64_t kZipDirectoryBytes = 16 << 20;
+inline constexpr std::int64_t kPngSide = 1'000'000;  // libpng's default: a row of 16-bit RGBA has 8 MB
+inline constexpr int kJpegScans = 100;
 inline constexpr std::uint64_t kDeflateRatio = 1032;  // deflate's largest ratio: a file that claims more is corrupt
 }  // namespace limits
 

@@ -80,9 +80,11 @@ Tensor crop(const Tensor& image, std::int64_t top, std::int64_t left, Size2d siz
 }
 
 // (out, in): the weights of a triangle filter, as PyTorch's bilinear interpolation with antialias = true
-// (aten/src/ATen/native/cpu/UpSampleKernel.cpp, HelperInterpBase::_compute_indices_weights_aa).
-Tensor filter(std::int64_t in, std::int64_t out, const Tensor& like) {
-  const double scale = static_cast<double>(in) / static_cast<double>(out), support = std::max(scale, 1.0);
+// (aten/src/ATen/native/cpu/UpSampleKernel.cpp, HelperInterpBase::_compute_indices_weights_aa). Without antialias the
+// triangle covers two pixels, also where the image shrinks; at the edges both are the same.
+Tensor filter(std::int64_t in, std::int64_t out, bool antialias, const Tensor& like) {
+  const double scale = static_cast<double>(in) / static_cast<double>(out),
+               support = antialias ? std::max(scale, 1.0) : 1;
   std::vector<double> weights(static_cast<std::size_t>(in * out), 0);
   for (std::int64_t o = 0; o < out; ++o) {
     const double center = scale * (static_cast<double>(o) + 0.5);
@@ -112,6 +114,19 @@ Tensor ToTensor::operator()(const Tensor& image) const {
   return image.dtype() == kUInt8 ? raw::div(raw::to(planes, kFloat32),
                                             raw::full(Shape(), 255, {.dtype = kFloat32, .device = image.device()}))
                                  : planes;
+}
+
+ConvertImageDtype::ConvertImageDtype(DType dtype) : dtype_(dtype) {
+  LOCKSTEP_CHECK(is_floating_point(dtype), "ConvertImageDtype: the dtype is {}, expected a floating-point one",
+                 name(dtype));
+}
+
+Tensor ConvertImageDtype::operator()(const Tensor& image) const {
+  LOCKSTEP_CHECK(image.defined() && (image.dtype() == kUInt8 || is_floating_point(image.dtype())),
+                 "ConvertImageDtype: the image is {}, expected u8 or floating-point numbers", describe(image));
+  const Tensor x = raw::to(image, dtype_);
+  return image.dtype() == kUInt8 ? raw::div(x, raw::full(Shape(), 255, {.dtype = dtype_, .device = image.device()}))
+                                 : x;
 }
 
 Normalize::Normalize(std::vector<double> mean, std::vector<double> std) : mean_(std::move(mean)), std_(std::move(std)) {
@@ -170,8 +185,10 @@ Tensor RandomHorizontalFlip::operator()(const Tensor& image) const {
   return draw() < p_ ? raw::flip(image, {-1}) : image;
 }
 
-Resize::Resize(std::int64_t shorter_side) : size_(positive("Resize", shorter_side)), keeps_ratio_(true) {}
-Resize::Resize(Size2d size) : size_(positive("Resize", size)), keeps_ratio_(false) {}
+Resize::Resize(std::int64_t shorter_side, const ResizeOptions& options)
+    : size_(positive("Resize", shorter_side)), keeps_ratio_(true), antialias_(options.antialias) {}
+Resize::Resize(Size2d size, const ResizeOptions& options)
+    : size_(positive("Resize", size)), keeps_ratio_(false), antialias_(options.antialias) {}
 
 Tensor Resize::operator()(const Tensor& image) const {
   const Size2d from = size_of("Resize", image);
@@ -182,7 +199,8 @@ Tensor Resize::operator()(const Tensor& image) const {
   if (keeps_ratio_ && from.height < from.width) to.width = to.height * from.width / from.height;
   if (keeps_ratio_ && from.height > from.width) to.height = to.width * from.height / from.width;
   if (to == from) return image;
-  const Tensor columns = filter(from.width, to.width, image), rows = filter(from.height, to.height, image);
+  const Tensor columns = filter(from.width, to.width, antialias_, image),
+               rows = filter(from.height, to.height, antialias_, image);
   return raw::matmul(rows, raw::matmul(image, raw::transpose(columns, 0, 1)));
 }
 

@@ -42,6 +42,17 @@ class ToTensor : public Transform {
   Tensor operator()(const Tensor& image) const override;
 };
 
+/// u8 to `dtype`, divided by 255, in any shape: for images of read_image, whose channels come first. Floating-point numbers
+/// keep their values. Throws InvalidArgument for other dtypes.
+class ConvertImageDtype : public Transform {
+ public:
+  explicit ConvertImageDtype(DType dtype = kFloat32);
+  Tensor operator()(const Tensor& image) const override;
+
+ private:
+  DType dtype_;
+};
+
 /// (x - mean[c]) / std[c] for each channel c of x (channels, height, width), floating-point. One number serves all
 /// channels. Throws InvalidArgument for a deviation of 0, and for another number of channels.
 class Normalize : public Transform {
@@ -89,17 +100,22 @@ class RandomHorizontalFlip : public Transform {
   double p_;
 };
 
-/// Resizes (..., height, width), floating-point, bilinearly and with antialiasing, as torchvision resizes tensors. One
-/// number is the length of the shorter side; the other one keeps the ratio, rounded down.
+/// Options of Resize.
+struct ResizeOptions {
+  bool antialias = true;  ///< false: an output pixel depends on the nearest 2 x 2 pixels only
+};
+
+/// Resizes (..., height, width), floating-point, bilinearly, as torchvision resizes tensors. One number is the length of
+/// the shorter side; the other one keeps the ratio, rounded down.
 class Resize : public Transform {
  public:
-  explicit Resize(std::int64_t shorter_side);
-  explicit Resize(Size2d size);
+  explicit Resize(std::int64_t shorter_side, const ResizeOptions& options = {});
+  explicit Resize(Size2d size, const ResizeOptions& options = {});
   Tensor operator()(const Tensor& image) const override;
 
  private:
   Size2d size_;
-  bool keeps_ratio_;
+  bool keeps_ratio_, antialias_;
 };
 
 }  // namespace lockstep::data::transforms

@@ -19,7 +19,7 @@ $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-rec
 cmake -S . -B build/aarch64 -G Ninja -DCMAKE_TOOLCHAIN_FILE=cmake/aarch64.cmake -DCMAKE_BUILD_TYPE=Release \
   -DLOCKSTEP_QUICK_BUILD=ON -DLOCKSTEP_OPTIMISE_KERNELS=-O3 \
   -DLOCKSTEP_BUILD_SAMPLES=OFF -DLOCKSTEP_BUILD_TOOLS=OFF -DLOCKSTEP_WITH_CUDA=OFF \
-  -DLOCKSTEP_WITH_GLOO=OFF -DLOCKSTEP_WITH_MPI=OFF  # the libraries found would be this system's
+  -DLOCKSTEP_WITH_GLOO=OFF -DLOCKSTEP_WITH_MPI=OFF -DLOCKSTEP_WITH_PNG=OFF -DLOCKSTEP_WITH_JPEG=OFF  # the libraries found would be this system's
 targets=()
 for suite in "${suites[@]}"; do targets+=("test_$suite" "test_${suite}_threads"); done
 cmake --build build/aarch64 --target lockstep_libraries "${targets[@]}"

@@ -12,13 +12,13 @@ needed=(g++ cmake ninja-build pkg-config libeigen3-dev libfmt-dev nlohmann-json3
 optional=()  # a part that needs a missing one is skipped with a message
 if [ "${1:-}" = all ]; then
   needed+=(doctest-dev clang dpkg-dev file patch)
-  optional+=(libgloo-dev libopenmpi-dev openmpi-bin libdnnl-dev libbenchmark-dev dataset-fashion-mnist clang-runtime lld chromium
-    libdlpack-dev iproute2 nmap doxygen universal-ctags slurm-wlm munge)
+  optional+=(libgloo-dev libopenmpi-dev openmpi-bin libdnnl-dev libpng-dev libjpeg-dev libbenchmark-dev dataset-fashion-mnist clang-runtime
+    lld chromium libdlpack-dev iproute2 nmap doxygen universal-ctags slurm-wlm munge)
 elif [ "${1:-}" = demo ]; then
   optional=(dataset-fashion-mnist)
 elif [ "${1:-}" = package ]; then
   needed+=(dpkg-dev file)
-  optional=(libgloo-dev libopenmpi-dev openmpi-bin libdnnl-dev)
+  optional=(libgloo-dev libopenmpi-dev openmpi-bin libdnnl-dev libpng-dev libjpeg-dev)
 elif [ "${1:-}" = docs ]; then
   needed=(doxygen)
 elif [ "${1:-}" = format ]; then

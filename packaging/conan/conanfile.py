@@ -26,7 +26,8 @@ class Lockstep(ConanFile):
         toolchain = CMakeToolchain(self)
         toolchain.cache_variables.update({
             "BUILD_SHARED_LIBS": bool(self.options.shared), "LOCKSTEP_CPU_LEVELS": "all",
-            "LOCKSTEP_BUILD_TESTS": False, "LOCKSTEP_BUILD_SAMPLES": False, "LOCKSTEP_WITH_ONEDNN": "OFF"})
+            "LOCKSTEP_BUILD_TESTS": False, "LOCKSTEP_BUILD_SAMPLES": False, "LOCKSTEP_WITH_ONEDNN": "OFF",
+            "LOCKSTEP_WITH_PNG": "OFF", "LOCKSTEP_WITH_JPEG": "OFF"})
         toolchain.generate()
 
     def build(self):

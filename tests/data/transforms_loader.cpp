@@ -42,14 +42,17 @@ std::map<std::int64_t, std::vector<float>> pictures_of(Loader& loader) {
 
 }  // namespace
 
-TEST_CASE("Resize gives the values of PyTorch's interpolation with antialiasing") {
+TEST_CASE("Resize gives the values of PyTorch's interpolation with and without antialiasing") {
   const ls::StateDict dict = golden("transforms");
   int cases = 0;
   for (const auto& [name, x] : dict) {
     if (!name.ends_with("/x")) continue;
     const ls::Tensor want = dict.at(name.substr(0, name.size() - 1) + "y");
-    check_close(tf::Resize({want.size(1), want.size(2)})(x), want, name,
-                x.dtype() == ls::kFloat32 ? Tolerance{1e-6, 1e-6} : Tolerance{1e-12, 1e-12});
+    const Tolerance allowed = x.dtype() == ls::kFloat32 ? Tolerance{1e-6, 1e-6} : Tolerance{1e-12, 1e-12};
+    const ls::Size2d size = {want.size(1), want.size(2)};
+    check_close(tf::Resize(size)(x), want, name, allowed);
+    const ls::Tensor plain = dict.at(name.substr(0, name.size() - 1) + "plain");
+    check_close(tf::Resize(size, {.antialias = false})(x), plain, name + ", plain", allowed);
     ++cases;
   }
   CHECK(cases == 10);
@@ -64,6 +67,9 @@ TEST_CASE("ToTensor, Normalize, CenterCrop and Compose follow torchvision's form
   CHECK(same_bits(planes, bytes.permute({2, 0, 1}).to(ls::kFloat32) / 255.0));
   CHECK(tf::ToTensor()(bytes.select(2, 0)).shape() == ls::Shape{1, 2, 4});
   CHECK(same_bits(tf::ToTensor()(ls::ones({2, 4, 3})), ls::ones({3, 2, 4})));
+  CHECK(same_bits(tf::ConvertImageDtype()(bytes), bytes.to(ls::kFloat32) / 255.0));
+  CHECK(same_bits(tf::ConvertImageDtype(ls::kFloat64)(bytes), bytes.to(ls::kFloat64) / 255.0));
+  CHECK(same_bits(tf::ConvertImageDtype(ls::kFloat64)(planes), planes.to(ls::kFloat64)));
   const ls::Tensor normal = tf::Normalize({0.5, 0.25, 0}, {0.5, 2, 1})(planes);
   CHECK(same_bits(normal[1], (planes[1] - 0.25) / 2.0));
   CHECK(same_bits(tf::Compose(tf::ToTensor(), tf::Normalize({0.5}, {0.5}))(bytes), (planes - 0.5) / 0.5));
@@ -141,5 +147,7 @@ TEST_CASE("images and options that do not fit are errors") {
   CHECK(contains(error_of([&] { tf::Normalize({0, 0, 0}, {1, 1, 1})(x); }), "expected (3, height, width)"));
   CHECK(contains(error_of([&] { tf::Resize(3)(bytes); }), "call ToTensor first"));
   CHECK(contains(error_of([&] { tf::ToTensor()(ls::ones({3})); }), "expected (height, width, channels)"));
+  CHECK(contains(error_of([&] { tf::ConvertImageDtype(ls::kInt64); }), "the dtype is i64"));
+  CHECK(contains(error_of([&] { tf::ConvertImageDtype()(ls::arange(0, 3)); }), "expected u8 or floating-point"));
   CHECK(contains(error_of([&] { tf::RandomCrop(3, {.padding = -1}); }), ".padding is (-1, -1)"));
 }

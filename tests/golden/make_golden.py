@@ -18,6 +18,7 @@ import golden_breadth
 import golden_gpt
 import golden_gpt_training
 import golden_half
+import golden_image_files
 import golden_images
 import golden_more
 import golden_nn
@@ -44,7 +45,7 @@ def main():
               "gpt_training": golden_gpt_training.gpt_training, "half": golden_half.half,
               "tensor_ops": golden_tensor_ops.tensor_ops,
               "breadth": golden_breadth.breadth, "transforms": golden_transforms.transforms, "more": golden_more.more,
-              "recurrent": golden_recurrent.recurrent}
+              "recurrent": golden_recurrent.recurrent, "image_files": golden_image_files.image_files}
     for name, make in themes.items():
         tensors, notes = make()
         save(folder / f"{name}.safetensors", tensors, notes)
