@@ -129,14 +129,17 @@ Tensor ConvertImageDtype::operator()(const Tensor& image) const {
                                  : x;
 }
 
-Normalize::Normalize(std::vector<double> mean, std::vector<double> std) : mean_(std::move(mean)), std_(std::move(std)) {
+template <class Target>
+Normalize<Target>::Normalize(std::vector<double> mean, std::vector<double> std)
+    : mean_(std::move(mean)), std_(std::move(std)) {
   LOCKSTEP_CHECK(!mean_.empty() && mean_.size() == std_.size(),
                  "Normalize: {} means and {} deviations, expected one each for every channel", mean_.size(),
                  std_.size());
   LOCKSTEP_CHECK(std::ranges::find(std_, 0.0) == std_.end(), "Normalize: a standard deviation is 0");
 }
 
-Tensor Normalize::operator()(const Tensor& image) const {
+template <class Target>
+Tensor Normalize<Target>::operator()(const Tensor& image) const {
   const auto channels = static_cast<std::int64_t>(mean_.size());
   LOCKSTEP_CHECK(
       image.defined() && image.dim() == 3 && is_floating_point(image.dtype()) &&
@@ -146,6 +149,7 @@ Tensor Normalize::operator()(const Tensor& image) const {
   const Shape shape = {channels, 1, 1};
   return raw::div(raw::sub(image, constant(mean_, shape, image)), constant(std_, shape, image));
 }
+template class Normalize<Tensor>;
 
 CenterCrop::CenterCrop(Size2d size) : size_(positive("CenterCrop", size)) {}
 

@@ -54,15 +54,19 @@ class ConvertImageDtype : public Transform {
 };
 
 /// (x - mean[c]) / std[c] for each channel c of x (channels, height, width), floating-point. One number serves all
-/// channels. Throws InvalidArgument for a deviation of 0, and for another number of channels.
+/// channels. Throws InvalidArgument for a deviation of 0, and for another number of channels. Target, as in LibTorch, is
+/// always Tensor: Normalize<>(0.5, 0.5) or Normalize(0.5, 0.5).
+template <class Target = Tensor>
 class Normalize : public Transform {
  public:
   Normalize(std::vector<double> mean, std::vector<double> std);
+  Normalize(double mean, double std) : Normalize(std::vector{mean}, std::vector{std}) {}
   Tensor operator()(const Tensor& image) const override;
 
  private:
   std::vector<double> mean_, std_;
 };
+extern template class Normalize<Tensor>;
 
 /// The middle of (..., height, width). A smaller image is padded with zeros.
 class CenterCrop : public Transform {

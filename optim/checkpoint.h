@@ -2,6 +2,7 @@
 /// Checkpoints: a training run in one file, with model, optimizer, scheduler, random state and data of the caller.
 #pragma once
 
+#include <concepts>
 #include <string>
 
 #include "lockstep/nn/files/safetensors.h"
@@ -36,5 +37,27 @@ void save_checkpoint(const std::string& path, const CheckpointParts& parts);
 /// nothing has changed. If `model` is the only part, any file, index or folder of load_weights (nn/files/weights.h) is
 /// loaded as that function does; a checkpoint without a random state leaves this process's as it is. Files with a random state of format 1 load into `model` alone, with a warning.
 void load_checkpoint(const std::string& path, const CheckpointParts& parts);
+
+/// The objects that LibTorch's save and load take.
+template <class T>
+concept SavedObject =
+    std::derived_from<T, nn::Module> || std::derived_from<T, optim::Optimizer> || std::same_as<T, Tensor>;
+
+/// save(object.state_dict(), path), or of a tensor: as in LibTorch, but the file is a safetensors file.
+template <SavedObject T>
+void save(const T& object, const std::string& path) {
+  if constexpr (std::same_as<T, Tensor>)
+    save(StateDict{{"tensor", object}}, path);
+  else
+    save(object.state_dict(), path);
+}
+/// Loads what save has written into a module, an optimizer or a tensor variable. Throws as load_state_dict.
+template <SavedObject T>
+void load(T& object, const std::string& path) {
+  if constexpr (std::same_as<T, Tensor>)
+    object = load(path).at("tensor");
+  else
+    object.load_state_dict(load(path));
+}
 
 }  // namespace lockstep

@@ -91,6 +91,14 @@ void* Tensor::checked_span(DType dtype) const {
   return raw_data();
 }
 
+void* Tensor::checked_accessor(DType dtype, std::size_t dims) const {
+  LOCKSTEP_CHECK(
+      dtype == this->dtype() && dims == shape().size() && is_cpu(),
+      "accessor: {} with {} dimensions on the CPU was requested, the tensor is {} with {}; use to({}) or cpu()",
+      name(dtype), dims, describe(*this), dim(), name(dtype));
+  return raw_data();
+}
+
 Tensor Tensor::host_copy(DType dtype) const {
   return raw::contiguous(raw::to(device().is_cpu() ? *this : raw::to(*this, Device()), dtype));
 }

@@ -21,6 +21,7 @@
 #include "lockstep/base/device.h"
 #include "lockstep/base/ref.h"
 #include "lockstep/base/small_blocks.h"
+#include "lockstep/tensor/accessor.h"
 #include "lockstep/tensor/dtype.h"
 #include "lockstep/tensor/memory/storage.h"
 #include "lockstep/tensor/scalar.h"
@@ -43,6 +44,28 @@ struct TensorOptions {
   std::optional<Device> device = std::nullopt;  ///< the tensor's device
   bool requires_grad = false;                   ///< true: a leaf for which backward computes a gradient
 };
+
+/// TensorOptions as LibTorch writes them: a dtype, a device, or `dtype(kInt64).device(kCUDA).requires_grad(true)`.
+class TensorOption {
+ public:
+  TensorOption(DType dtype) : options_{.dtype = dtype} {}        // NOLINT: implicit, as the following two
+  TensorOption(Device device) : options_{.device = device} {}    // NOLINT
+  TensorOption(DeviceType type) : TensorOption(Device(type)) {}  // NOLINT
+  explicit TensorOption(const TensorOptions& options) : options_(options) {}
+  const TensorOptions& options() const { return options_; }  ///< the aggregate
+  /// The same options with another dtype, device, or requires_grad.
+  TensorOption dtype(DType dtype) const { return TensorOption({dtype, options_.device, options_.requires_grad}); }
+  TensorOption device(Device device) const { return TensorOption({options_.dtype, device, options_.requires_grad}); }
+  TensorOption requires_grad(bool on = true) const { return TensorOption({options_.dtype, options_.device, on}); }
+
+ private:
+  TensorOptions options_;
+};
+inline TensorOption dtype(DType dtype) { return dtype; }      ///< the first of several options
+inline TensorOption device(Device device) { return device; }  ///< the first of several options
+inline TensorOption requires_grad(bool on = true) {
+  return TensorOption(TensorOptions{.requires_grad = on});
+}  ///< likewise
 
 /// Options of `var` and `std`.
 struct VarOptions {
@@ -112,13 +135,17 @@ class Tensor {
   // --- properties ---------------------------------------------------------------------------------------------------
   bool defined() const { return static_cast<bool>(impl_); }   ///< false for Tensor()
   const Shape& shape() const { return impl().shape; }         ///< the sizes of the dimensions
+  const Shape& sizes() const { return impl().shape; }         ///< LibTorch's name of shape()
   const Strides& strides() const { return impl().strides; }   ///< in elements, one for each dimension
   std::int64_t size(std::int64_t dim) const;                  ///< of one dimension; negative values count from the end
   std::int64_t stride(std::int64_t dim) const;                ///< in elements
   int dim() const { return impl().shape.dim(); }              ///< number of dimensions
   std::int64_t numel() const { return impl().numel; }         ///< number of elements
   DType dtype() const { return impl().dtype; }                ///< dtype of the elements
+  DType scalar_type() const { return impl().dtype; }          ///< LibTorch's name of dtype()
   Device device() const { return impl().storage->device(); }  ///< device of the storage
+  bool is_cpu() const { return device().is_cpu(); }           ///< true on cpu:N
+  bool is_cuda() const { return device().is_cuda(); }         ///< true on cuda:N
   /// Dtype and device, to create a similar tensor.
   TensorOptions options() const { return {.dtype = dtype(), .device = device()}; }
   bool is_contiguous() const { return impl().contiguous; }                         ///< row-major, without gaps
@@ -142,6 +169,19 @@ class Tensor {
   T* data() const {
     return static_cast<T*>(checked_data(dtype_of<T>));
   }
+  template <class T>
+  T* data_ptr() const {  ///< LibTorch's name of data()
+    return data<T>();
+  }
+  /// The elements by index: `auto a = x.accessor<float, 2>(); a[i][j] = 1;`. Valid while this tensor exists. Throws
+  /// InvalidArgument if T is not the dtype, N not the number of dimensions, or the tensor not on the CPU.
+  template <class T, std::size_t N>
+  TensorAccessor<T, N> accessor() const& {
+    static_assert(N > 0, "accessor<T, N>(): N is the number of dimensions; a 0-d tensor has item<T>()");
+    return {static_cast<T*>(checked_accessor(dtype_of<T>, N)), shape().begin(), strides().begin()};
+  }
+  template <class T, std::size_t N>
+  TensorAccessor<T, N> accessor() && = delete;  ///< keep the tensor in a variable, which must outlive the accessor
   /// The elements in order. Throws InvalidArgument if T is not the dtype, or the tensor is not contiguous CPU memory.
   template <class T>
   std::span<T> span() const {
@@ -169,6 +209,9 @@ class Tensor {
   Tensor unsqueeze(std::int64_t dim) const;                        ///< with a new dimension of size 1 before `dim`
   /// Sizes of 1 are repeated without copying; -1 keeps a size; new dimensions are prepended.
   Tensor expand(const Shape& shape) const;
+  Tensor expand_as(const Tensor& other) const { return expand(other.shape()); }  ///< expand(other.shape())
+  Tensor view_as(const Tensor& other) const { return view(other.shape()); }      ///< view(other.shape())
+
   Tensor select(std::int64_t dim, std::int64_t index) const;  ///< one position of `dim`; removes `dim`
   /// Elements start, start + step, ... below end along `dim`; negative positions count from the end, as in Python.
   Tensor slice(std::int64_t dim, std::int64_t start, std::int64_t end, std::int64_t step = 1) const;
@@ -190,6 +233,8 @@ class Tensor {
   Tensor to(DType dtype) const;
   Tensor to(Device device) const;
   Tensor to(const char* device) const { return to(Device(device)); }
+  Tensor cpu() const { return to(Device()); }        ///< on cpu:0
+  Tensor cuda() const { return to(Device(kCUDA)); }  ///< on cuda:0
   Tensor contiguous() const;
   Tensor clone() const;   ///< always a copy, contiguous
   Tensor detach() const;  ///< shares storage, without history
@@ -199,7 +244,9 @@ class Tensor {
   // stays; a result of a higher category (bool < integers < floats) throws InvalidArgument.
   const Tensor& fill_(const Scalar& value) const;  ///< throws for a value outside the range of the dtype
   const Tensor& zero_() const;
-  const Tensor& copy_(const Tensor& other) const;  ///< broadcasts, converts dtype, crosses devices
+  const Tensor& uniform_(double from = 0, double to = 1) const;  ///< random numbers, uniform in [from, to)
+  const Tensor& normal_(double mean = 0, double std = 1) const;  ///< random numbers, normal
+  const Tensor& copy_(const Tensor& other) const;                ///< broadcasts, converts dtype, crosses devices
   /// Sets the elements index(indices), or adds to them in order if `accumulate`. `values` broadcasts; next to index
   /// tensors it has this dtype. Of several values for one element, the last is kept on CPU devices.
   const Tensor& index_put_(const std::vector<TensorIndex>& indices, const Tensor& values,
@@ -332,6 +379,7 @@ class Tensor {
   Tensor repeat_interleave(std::int64_t repeats, std::optional<std::int64_t> dim = std::nullopt) const;
   Tensor movedim(const Shape& source, const Shape& destination) const;
   Tensor diagonal(std::int64_t offset = 0, std::int64_t dim1 = 0, std::int64_t dim2 = 1) const;
+  Tensor diag(std::int64_t offset = 0) const;
   Tensor nonzero() const;
   Tensor masked_select(const Tensor& mask) const;
   Tensor argsort(std::int64_t dim = -1, bool descending = false) const;
@@ -378,6 +426,7 @@ class Tensor {
   [[noreturn]] static void throw_undefined();
   void* checked_data(DType dtype) const;
   void* checked_span(DType dtype) const;
+  void* checked_accessor(DType dtype, std::size_t dims) const;
   Tensor host_copy(DType dtype) const;
 
   Ref<TensorImpl> impl_;

@@ -117,6 +117,14 @@ Tensor randn_like(const Tensor& like, const TensorOptions& options) {
   return named("randn_like", [&] { return randn(like.shape(), like_options(like, options)); });
 }
 
+const Tensor& Tensor::uniform_(double from, double to) const {
+  LOCKSTEP_CHECK(from <= to, "uniform_: from is {}, to is {}; from must not be above to", from, to);
+  return copy_(named("uniform_", [&] { return rand_like(*this).mul_(to - from).add_(from); }));
+}
+const Tensor& Tensor::normal_(double mean, double std) const {
+  return copy_(named("normal_", [&] { return lockstep::normal(mean, std, shape(), options()); }));
+}
+
 Tensor normal(double mean, double std, const Shape& shape, const TensorOptions& options) {
   LOCKSTEP_CHECK(std >= 0, "normal: the standard deviation is {}; it must not be negative", std);
   const NoGradGuard no_grad;

@@ -161,4 +161,67 @@ requires(N != std::dynamic_extent) Tensor from_memory(std::span<T, N> memory, co
   return from_memory(std::span<T>(memory), shape);
 }
 
+/// The same by LibTorch's name, without a check of the memory's size: from_blob(image.data, {3, 32, 32}, kUInt8).
+inline Tensor from_blob(void* data, const Shape& shape, DType dtype = kFloat32) {
+  return from_memory(data, shape, dtype,
+                     static_cast<std::size_t>(checked_numel("from_blob", shape)) * item_size(dtype));
+}
+
+// --- LibTorch's last argument: zeros({2, 3}, kInt64), randn({2, 3}, x.device()), dtype(kInt64).device(kCUDA) -----------
+inline Tensor empty(const Shape& shape, const TensorOption& option) { return empty(shape, option.options()); }
+inline Tensor zeros(const Shape& shape, const TensorOption& option) { return zeros(shape, option.options()); }
+inline Tensor ones(const Shape& shape, const TensorOption& option) { return ones(shape, option.options()); }
+inline Tensor rand(const Shape& shape, const TensorOption& option) { return rand(shape, option.options()); }
+inline Tensor randn(const Shape& shape, const TensorOption& option) { return randn(shape, option.options()); }
+inline Tensor full(const Shape& shape, const Scalar& value, const TensorOption& option) {
+  return full(shape, value, option.options());
+}
+inline Tensor zeros_like(const Tensor& like, const TensorOption& option) { return zeros_like(like, option.options()); }
+inline Tensor ones_like(const Tensor& like, const TensorOption& option) { return ones_like(like, option.options()); }
+inline Tensor empty_like(const Tensor& like, const TensorOption& option) { return empty_like(like, option.options()); }
+inline Tensor rand_like(const Tensor& like, const TensorOption& option) { return rand_like(like, option.options()); }
+inline Tensor randn_like(const Tensor& like, const TensorOption& option) { return randn_like(like, option.options()); }
+inline Tensor full_like(const Tensor& like, const Scalar& value, const TensorOption& option) {
+  return full_like(like, value, option.options());
+}
+inline Tensor arange(const Scalar& end, const TensorOption& option) { return arange(end, option.options()); }
+inline Tensor arange(const Scalar& start, const Scalar& end, const TensorOption& option) {
+  return arange(start, end, option.options());
+}
+inline Tensor arange(const Scalar& start, const Scalar& end, const Scalar& step, const TensorOption& option) {
+  return arange(start, end, step, option.options());
+}
+inline Tensor linspace(double start, double end, std::int64_t steps, const TensorOption& option) {
+  return linspace(start, end, steps, option.options());
+}
+inline Tensor eye(std::int64_t n, const TensorOption& option) { return eye(n, option.options()); }
+inline Tensor eye(std::int64_t n, std::int64_t m, const TensorOption& option) { return eye(n, m, option.options()); }
+inline Tensor normal(double mean, double std, const Shape& shape, const TensorOption& option) {
+  return normal(mean, std, shape, option.options());
+}
+inline Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, const TensorOption& option) {
+  return randint(low, high, shape, option.options());
+}
+inline Tensor randint(std::int64_t high, const Shape& shape, const TensorOption& option) {
+  return randint(high, shape, option.options());
+}
+inline Tensor randperm(std::int64_t n, const TensorOption& option) { return randperm(n, option.options()); }
+template <class T>
+requires std::is_arithmetic_v<T> Tensor tensor(T value, const TensorOption& option) {
+  return tensor(value, option.options());
+}
+template <class T>
+requires std::is_arithmetic_v<T> Tensor tensor(std::initializer_list<T> values, const TensorOption& option) {
+  return tensor(values, option.options());
+}
+template <class T>
+requires std::is_arithmetic_v<T> Tensor tensor(std::initializer_list<std::initializer_list<T>> rows,
+                                               const TensorOption& option) {
+  return tensor(rows, option.options());
+}
+template <class T>
+requires std::is_arithmetic_v<T> Tensor tensor(const std::vector<T>& values, const TensorOption& option) {
+  return tensor(values, option.options());
+}
+
 }  // namespace lockstep

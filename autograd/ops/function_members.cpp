@@ -116,6 +116,7 @@ Tensor Tensor::repeat_interleave(std::int64_t repeats, std::optional<std::int64_
 Tensor Tensor::movedim(const Shape& source, const Shape& destination) const {
   return lockstep::movedim(*this, source, destination);
 }
+Tensor Tensor::diag(std::int64_t offset) const { return lockstep::diag(*this, offset); }
 Tensor Tensor::diagonal(std::int64_t offset, std::int64_t dim1, std::int64_t dim2) const {
   return lockstep::diagonal(*this, offset, dim1, dim2);
 }

@@ -304,6 +304,17 @@ Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tens
 /// mask is not stored: backward draws it again. Throws InvalidArgument unless x is floating point and p is in [0, 1].
 Tensor dropout(const Tensor& x, double p = 0.5, bool training = true);
 
+// --- views as functions ---------------------------------------------------------------------------------------------
+inline Tensor reshape(const Tensor& x, const Shape& shape) { return x.reshape(shape); }  ///< see Tensor, as the others
+inline Tensor flatten(const Tensor& x, std::int64_t start_dim = 0, std::int64_t end_dim = -1) {
+  return x.flatten(start_dim, end_dim);
+}
+inline Tensor transpose(const Tensor& x, std::int64_t dim_a, std::int64_t dim_b) { return x.transpose(dim_a, dim_b); }
+inline Tensor permute(const Tensor& x, const Shape& dims) { return x.permute(dims); }
+inline Tensor squeeze(const Tensor& x) { return x.squeeze(); }
+inline Tensor squeeze(const Tensor& x, std::int64_t dim) { return x.squeeze(dim); }
+inline Tensor unsqueeze(const Tensor& x, std::int64_t dim) { return x.unsqueeze(dim); }
+
 // --- joining and splitting ----------------------------------------------------------------------------------------
 /// Joined along `dim`; the other sizes are equal. Empty 1-D tensors are skipped, whatever the others' shapes.
 Tensor cat(const std::vector<Tensor>& tensors, std::int64_t dim = 0);

@@ -166,3 +166,9 @@ using TripletMarginLoss = LossOfThree<TripletMarginLossOptions, triplet_margin_l
 using CosineEmbeddingLoss = LossOfThree<CosineEmbeddingLossOptions, cosine_embedding_loss>;
 
 }  // namespace lockstep::nn
+
+namespace lockstep {
+// LibTorch has these in torch, too.
+using nn::binary_cross_entropy, nn::binary_cross_entropy_with_logits, nn::cosine_embedding_loss, nn::huber_loss;
+using nn::kl_div, nn::l1_loss, nn::mse_loss, nn::nll_loss, nn::smooth_l1_loss, nn::triplet_margin_loss;
+}  // namespace lockstep
