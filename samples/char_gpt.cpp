@@ -24,16 +24,24 @@ using samples::Gpt;
 using samples::GptOptions;
 using samples::next_character_loss;
 
-// Samples one character at a time from the model's prediction, given the last `context` characters.
+// Samples one character at a time from the model's prediction. Positions are learned up to `context`, so a text of that
+// length goes on as one that begins with its last half.
 std::string generate(Gpt& model, const samples::Text& text, const GptOptions& o) {
   const ls::NoGradGuard no_grad;
   model.eval();
   std::string result;
+  samples::KeyValueCache cache(model);
   std::vector<std::int64_t> ids = {text.line_end()};
+  std::int64_t seen = 0;  // of ids, by the cache
   for (std::int64_t i = 0; i < o.generate; ++i) {
-    if (std::ssize(ids) > o.context) ids.erase(ids.begin());
-    const ls::Tensor window = ls::tensor(ids).to(model.embed.tokens.weight->device()).unsqueeze(0);
-    ls::Tensor logits = model(window).select(1, -1) / o.temperature;  // (1, vocabulary)
+    if (std::ssize(ids) > o.context) {
+      ids.erase(ids.begin(), ids.end() - (o.context + 1) / 2);
+      cache.clear();
+      seen = 0;
+    }
+    const ls::Tensor rest = ls::tensor(std::vector(ids.begin() + seen, ids.end()));
+    seen = std::ssize(ids);
+    ls::Tensor logits = cache.next(rest.to(model.embed.tokens.weight->device()).unsqueeze(0)) / o.temperature;
     if (o.top_k > 0 && o.top_k < text.vocabulary()) {
       const ls::Tensor least = ls::topk(logits, o.top_k).first.select(1, -1);
       logits = ls::masked_fill(logits, logits < least, -std::numeric_limits<double>::infinity());

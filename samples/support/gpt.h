@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "support/options.h"
@@ -15,6 +16,11 @@ namespace samples {
 namespace ls = lockstep;
 namespace nn = lockstep::nn;
 
+// The keys and values of the characters that an Attention has seen: (batch, heads, time, head_dim), undefined at first.
+struct KeysAndValues {
+  ls::Tensor keys, values;
+};
+
 // Each character attends to itself and those before it. The numbers of heads and columns are those of the tensors: with
 // tensor parallelism, a rank has some of them.
 struct Attention : nn::Module {
@@ -23,6 +29,7 @@ struct Attention : nn::Module {
   nn::Linear& qkv;
   nn::Linear& proj;
   nn::Dropout& dropout;
+  KeysAndValues* past = nullptr;  // while text is generated: of the characters before x; see KeyValueCache
   explicit Attention(const GptOptions& o)
       : head_dim(o.width / o.heads), dropout_p(o.dropout),
         qkv(add<nn::Linear>("qkv", o.width, 3 * o.width, nn::LinearOptions{.bias = false})),
@@ -32,9 +39,13 @@ struct Attention : nn::Module {
     const std::int64_t batch = x.size(0), time = x.size(1);
     const auto heads = [&](const ls::Tensor& t) { return t.reshape({batch, time, -1, head_dim}).transpose(1, 2); };
     const std::vector<ls::Tensor> parts = ls::chunk(qkv(x), 3, -1);
+    KeysAndValues now = {heads(parts[1]), heads(parts[2])};
+    const bool continues = past && past->keys.defined();  // then x is one character, which attends to all before it
+    if (continues) now = {ls::cat({past->keys, now.keys}, 2), ls::cat({past->values, now.values}, 2)};
+    if (past) *past = now;
     const ls::Tensor y =
-        ls::scaled_dot_product_attention(heads(parts[0]), heads(parts[1]), heads(parts[2]),
-                                         {.dropout_p = is_training() ? dropout_p : 0, .is_causal = true});
+        ls::scaled_dot_product_attention(heads(parts[0]), now.keys, now.values,
+                                         {.dropout_p = is_training() ? dropout_p : 0, .is_causal = !continues});
     return dropout(proj(y.transpose(1, 2).reshape({batch, time, -1})));
   }
 };
@@ -117,6 +128,38 @@ struct Gpt : nn::Module {
     for (nn::Module& block : blocks) x = block(x);
     return head(x);
   }
+};
+
+// Predicts the characters of one text, one after another, without computing those before again: each layer keeps its keys
+// and values. The model is in eval mode, and computes nothing else meanwhile.
+class KeyValueCache {
+ public:
+  explicit KeyValueCache(Gpt& model) : model_(model), layers_(static_cast<std::size_t>(model.blocks.size())) {
+    point_to(layers_.data());
+  }
+  ~KeyValueCache() { point_to(nullptr); }
+  KeyValueCache(const KeyValueCache&) = delete;
+  KeyValueCache& operator=(const KeyValueCache&) = delete;
+
+  // The logits (1, vocabulary) of the character after `ids` (1, time): a text's first characters, or one further character.
+  ls::Tensor next(const ls::Tensor& ids) {
+    const std::int64_t begin = std::exchange(length_, length_ + ids.size(1));
+    const ls::Tensor positions = ls::arange(begin, length_, {.device = ids.device()});
+    return model_({ids, positions}).select(1, -1);
+  }
+  void clear() {
+    for (KeysAndValues& layer : layers_) layer = {};
+    length_ = 0;
+  }
+
+ private:
+  void point_to(KeysAndValues* layer) {
+    for (nn::Module& block : model_.blocks) static_cast<Block&>(block).attention.past = layer ? layer++ : nullptr;
+  }
+
+  Gpt& model_;
+  std::vector<KeysAndValues> layers_;
+  std::int64_t length_ = 0;  // of the text so far
 };
 
 // The chain that a pipeline cuts into stages.

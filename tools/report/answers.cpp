@@ -132,9 +132,9 @@ class Answers {
   // The difference between two strategies that the parts of the time follow from.
   static const char* reason(const std::string& slow, const std::string& fast) {
     if (slow == "dp" && fast == "ddp")
-      return " In dp, cpu:0 alone sends inputs and parameters to the other devices, computes the loss and adds "
-             "up the gradients, and the devices wait for each other; in ddp every rank does the same work at the "
-             "same time.";
+      return " In dp, cpu:0 alone sends inputs and parameters to the other devices and computes the loss, and the "
+             "devices "
+             "wait for each other; in ddp every rank does the same work at the same time.";
     if (slow == "accumulate" && fast == "single")
       return " accumulate runs each layer once per micro-batch, on fewer examples at a time, which costs more per "
              "example.";
@@ -154,10 +154,10 @@ class Answers {
     if (!is_comparable || own < ideal)
       return {{own - ideal, fmt::format("in forward and backward ({}; {})", text(own), part)}};
     if (own < in_turn)
-      return {
-          {own - ideal,
-           fmt::format("in forward and backward because micro-batches are smaller than the batch ({}, in {} {}; {})",
-                       text(own), turns->name(), text(in_turn), part)}};
+      return {{own - ideal,
+               fmt::format(
+                   "in forward and backward because micro-batches are smaller than the batch ({}, in {} {} each; {})",
+                   text(own), turns->name(), text(in_turn), part)}};
     if (in_turn < ideal)
       return {
           {own - ideal,
@@ -280,12 +280,17 @@ class Answers {
 
   // Why a replica or a rank is awaited.
   static std::string later_text(const Measured& run, const Cause& cause) {
-    const std::string later = in_unit_of(run.costs.step, cause.later);
-    const bool is_later = 2 * cause.later >= cause.ns;
-    if (!run.has_ranks())
-      return is_later ? fmt::format(" (it begins {} after {}'s, when its copies have arrived)", later, cause.lane) : "";
+    const std::int64_t step = run.costs.step;
+    const std::string later = in_unit_of(step, cause.later), nothing = in_unit_of(step, 0);
+    if (!run.has_ranks()) {
+      if (2 * cause.later < cause.ns) return "";
+      return fmt::format(" (it begins {} after {}'s, when its copies have arrived)", later, cause.lane);
+    }
     if (cause.what.find(kLastToLaunch) == std::string::npos) return "";
-    return is_later ? fmt::format(" (it began the step {} later)", later) : " (it took longer until then)";
+    const std::string longer = in_unit_of(step, std::max<std::int64_t>(0, cause.ns - cause.later));
+    if (later == nothing) return " (it took longer until then)";
+    return fmt::format(" (it began the step {} later{})", later,
+                       longer == nothing ? "" : fmt::format(" and took {} longer until then", longer));
   }
 
   // The largest reasons of a wait, and the time of the others.

@@ -136,7 +136,7 @@ std::optional<std::string> copies_text(const StepView& step, std::int64_t length
   const std::vector<std::string> behind = largest_parts(hidden, 0);
   return fmt::format(
       "Copies between devices take {} of the median step: {}. {} Gradients are copied and added up after the last "
-      "device's backward, when no device computes.",
+      "device's backward.",
       in_unit_of(length, all), listed(largest_parts(copies, 0)),
       behind.empty() ? "No other device is in forward or backward meanwhile."
                      : fmt::format("{} of that time overlaps with another device's forward or backward: {}.",
