@@ -9,10 +9,7 @@ namespace lockstep::autograd {
 
 void Context::save_for_backward(const std::vector<Tensor>& tensors) {
   entries_.clear();
-  for (const Tensor& tensor : tensors) {
-    if (tensor.defined() && tensor.is_inference() && grad_mode()) Saved::throw_inference(tensor);
-    entries_.push_back({tensor, tensor.defined() ? tensor.version() : 0});
-  }
+  for (const Tensor& tensor : tensors) entries_.push_back({tensor, tensor.defined() ? tensor.version() : 0});
 }
 
 Tensor Context::saved(std::size_t index) const {
@@ -32,6 +29,7 @@ class FunctionNode final : public Node {
       : Node(op), context_(std::move(context)), is_tensor_(std::move(is_tensor)), backward_(std::move(backward)) {
     context_->node_ = this;
     saves_tensors_ = std::ranges::any_of(context_->entries_, [](const auto& entry) { return entry.tensor.defined(); });
+    for (const Context::Entry& entry : context_->entries_) Saved(entry.tensor);  // throws for tensors of inference
   }
 
   // Finds the saved tensors that are results, and saves these as outputs of this node.

@@ -88,7 +88,6 @@ class Saved {
   const Tensor* operator->() const { return &**this; }  ///< throws as well
 
  private:
-  friend class Context;
   [[noreturn]] void throw_changed() const;
   [[noreturn]] static void throw_inference(const Tensor& tensor);
   Tensor tensor_;

@@ -159,7 +159,7 @@ TEST_CASE("composed layers run what replaced their parts, with and without masks
 TEST_CASE("replace refuses paths without a module, modules of others, and recursion") {
   Net net;
   CHECK(error_of([&] { net.replace("haed", nn::Linear(4, 3)); }) ==
-        "replace: Net has no module \"haed\"; the nearest are \"head\", \"body\", \"fc\"");
+        "replace: Net has no module \"haed\"; the nearest are \"head\", \"fc\", \"body\"");
   CHECK(contains(error_of([&] { net.replace("body.7", nn::ReLU()); }),
                  "no module \"body.7\"; the nearest are \"body.0\""));
   CHECK(contains(error_of([&] { net.replace("fc.weight", nn::ReLU()); }), "has no module \"fc.weight\""));
@@ -215,7 +215,7 @@ TEST_CASE("freeze and unfreeze by pattern: what is described, the count, gradien
   CHECK(net.head.unfreeze("bias") == 1);
   CHECK(net.freeze("*") == 6);
   CHECK(error_of([&] { net.freeze("haed.*"); }) ==
-        "freeze: the pattern \"haed.*\" describes no parameter of Net; the nearest are \"head\", \"body\", \"fc\"");
+        "freeze: the pattern \"haed.*\" describes no parameter of Net; the nearest are \"head\", \"fc\", \"body\"");
   CHECK(contains(error_of([&] { net.unfreeze("fc.wieght"); }), "unfreeze: the pattern \"fc.wieght\""));
   CHECK(contains(error_of([&] { net.unfreeze("fc.wieght"); }), "\"fc.weight\""));
   struct Tied : nn::Module {

@@ -7,7 +7,13 @@ namespace par = ls::parallel;
 
 namespace {
 
-constexpr int kMicroBatches = 6;
+constexpr int kMicroBatches = 6;  // of the modes in one process
+
+// The ranks that have the bits of one process with as many micro-batches: a power of two on each rank, or all on one.
+struct Ranks {
+  int count, micro_batches;
+};
+constexpr Ranks kRanks[] = {{1, 6}, {2, 8}, {3, 6}, {6, 6}};
 
 struct Net : nn::Module {
   nn::Linear& fc = add<nn::Linear>("fc", 4, 6);
@@ -67,7 +73,7 @@ ls::Tensor rows(const ls::Tensor& t, int rank, int ranks) {
 
 struct Training {
   bool infers = false;            // evaluates under InferenceGuard before each step
-  const char* freezes = nullptr;  // before step 1, until step 2
+  const char* freezes = nullptr;  // in step 1; trained again in step 2
 };
 
 // Three steps. Returns the hash of the parameters; those that are `frozen` have kept their bits.
@@ -96,26 +102,29 @@ std::uint64_t train(Run& run, nn::Module& net, const std::vector<std::string>& f
   run.gathered([&] {
     hash = nn::parameter_hash(net);
     const ls::StateDict after = net.state_dict();
-    for (const std::string& name : frozen) CHECK_MESSAGE(same_bits(after.at(name), before.at(name)), name);
+    for (const std::string& name : frozen) {
+      const bool was_unfrozen = how.freezes && name.starts_with(how.freezes);
+      CHECK_MESSAGE((was_unfrozen || same_bits(after.at(name), before.at(name))), name);
+    }
     CHECK(frozen.size() < before.size());
   });
   return hash;
 }
 
-std::uint64_t alone(const Change& by, const Training& how) {
+std::uint64_t alone(const Change& by, const Training& how, int micro_batches) {
   Net net;
   change(net, by);
   const std::vector<std::string> frozen = frozen_in(net);
-  par::GradientAccumulation run(net, {.micro_batches = kMicroBatches});
+  par::GradientAccumulation run(net, {.micro_batches = micro_batches});
   return train(run, net, frozen, how);
 }
 
 // Trains in every mode, and on 1, 2, 3 and 6 ranks.
 void check_modes(const Change& by, const Training& how) {
   INFO(by.what);
-  const std::uint64_t want = alone(by, {.freezes = how.freezes});
-  CHECK(alone(by, how) == want);
   {
+    const std::uint64_t want = alone(by, {.freezes = how.freezes}, kMicroBatches);
+    CHECK(alone(by, how, kMicroBatches) == want);
     Net net;
     change(net, by);
     std::vector<ls::Device> devices;
@@ -124,14 +133,16 @@ void check_modes(const Change& by, const Training& how) {
     par::DataParallel run(net, devices);
     CHECK(train(run, net, frozen, how) == want);
   }
-  for (const int ranks : {1, 2, 3, 6}) {
+  for (const Ranks& of : kRanks) {
+    const int ranks = of.count, each = of.micro_batches / ranks;
     CAPTURE(ranks);
+    const std::uint64_t want = alone(by, {.freezes = how.freezes}, of.micro_batches);
     with_threads("local", ranks, [&](const Group& group) {
       {
         Net net;
         change(net, by);
         const std::vector<std::string> frozen = frozen_in(net);
-        par::DistributedDataParallel run(net, group, {.micro_batches_per_rank = kMicroBatches / ranks});
+        par::DistributedDataParallel run(net, group, {.micro_batches_per_rank = each});
         CHECK(train(run, net, frozen, how, group->rank(), ranks) == want);
       }
       for (int stage = 1; stage <= 3 && !how.freezes; ++stage) {
@@ -139,7 +150,7 @@ void check_modes(const Change& by, const Training& how) {
         Net net;
         change(net, by);
         const std::vector<std::string> frozen = frozen_in(net);
-        par::ShardedDataParallel run(net, group, {.stage = stage, .micro_batches_per_rank = kMicroBatches / ranks});
+        par::ShardedDataParallel run(net, group, {.stage = stage, .micro_batches_per_rank = each});
         CHECK(train(run, net, frozen, how, group->rank(), ranks) == want);
         CHECK(contains(error_of([&] { net.freeze("norm"); }), "is distributed over ranks"));
         CHECK(contains(error_of([&] { net.replace("norm", nn::Identity()); }), "holds"));
@@ -215,7 +226,7 @@ TEST_CASE("stages of a pipeline have the modules that replaced others, with eval
   par::GradientAccumulation alone(net, {.micro_batches = kMicroBatches});
   const std::vector<std::string> frozen = frozen_in(net);
   const std::uint64_t want = train(alone, net, frozen, {});
-  for (const int ranks : {1, 2, 4}) {
+  for (const int ranks : {1, 2, 3}) {
     for (const par::Schedule schedule : {par::Schedule::k1F1B, par::Schedule::kZeroBubble}) {
       with_threads("local", ranks, [&](const Group& group) {
         Chain staged(true);
