@@ -1,7 +1,7 @@
 // Decoding of PNG and JPEG files. golden/image_files holds files, and what torchvision makes of them.
 #include "lockstep/data/images.h"
 
-#include <filesystem>
+#include <map>
 
 #include "../support/peak_memory.h"
 #include "image_bytes.h"
@@ -71,7 +71,8 @@ TEST_CASE("16 bits, transparent colours, palettes and gamma follow the documente
         std::vector<int>{1, 4, 2, 5, 3, 6, 9, 255});
   const std::string gamma = png_chunk("gAMA", big(100000, 4)), color = std::string("\0\x0a\x64\xc8", 4);
   for (const auto& [name, mode] : kModes) {
-    INFO(name);
+    const std::string label = name;
+    INFO(label);
     CHECK(same_bits(decode(png_file(1, 1, 8, 2, color, gamma), mode), decode(png_file(1, 1, 8, 2, color), mode)));
   }
 }
@@ -79,7 +80,8 @@ TEST_CASE("16 bits, transparent colours, palettes and gamma follow the documente
 TEST_CASE("JPEG images get an opaque alpha channel, and CMYK becomes RGB") {
   for (const auto& [name, file] : files()) {
     if (!name.starts_with("jpeg")) continue;
-    INFO(name);
+    const std::string label = name;
+    INFO(label);
     for (const bool is_gray : {false, true}) {
       const ls::Tensor plain = decode(file, is_gray ? ImageReadMode::kGray : ImageReadMode::kRgb);
       const ls::Tensor alpha = decode(file, is_gray ? ImageReadMode::kGrayAlpha : ImageReadMode::kRgbAlpha);
