@@ -92,8 +92,10 @@ class PngReader {
   // Reads the pixels and the rest of the file. The passes of an interlaced image are read one by one, which needs the
   // memory of one row only.
   void read(const Planes& planes, std::int64_t channels) {
-    std::vector<std::uint8_t> row(png_get_rowbytes(png_, info_));
     const png_uint_32 width = png_get_image_width(png_, info_), height = png_get_image_height(png_, info_);
+    std::vector<std::uint8_t> row(png_get_rowbytes(png_, info_));
+    LOCKSTEP_CHECK_IO(row.size() == static_cast<std::size_t>(width * channels),
+                      "{}: libpng makes rows of {} bytes, expected {} x {}", name_, row.size(), width, channels);
     const bool is_interlaced = png_get_interlace_type(png_, info_) == PNG_INTERLACE_ADAM7;
     run([&] {
       for (int pass = 0; pass < (is_interlaced ? PNG_INTERLACE_ADAM7_PASSES : 1); ++pass) {

@@ -153,7 +153,7 @@ TEST_CASE("files and transforms that fail are errors that name the file, also fr
   for (const std::int64_t workers : {0, 2}) {
     DataLoader loader(set, {.batch_size = 2, .num_workers = workers});
     const std::string differ = error([&] { batches_of(loader); });
-    CHECK(contains(differ, "root/a/100.png is (3, 4, 5) f32, root/a/101.png is (3, 5, 6) f32"));
+    CHECK(contains(differ, "root/a/100.png is (3, 4, 5) f32 cpu, root/a/101.png is (3, 5, 6) f32 cpu"));
     CHECK(contains(differ, "Resize and CenterCrop"));
   }
   const auto wrong = folder_of({.transform = std::make_shared<tf::Resize>(4)});

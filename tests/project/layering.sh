@@ -44,6 +44,8 @@ for module in $modules; do
         [[ $file == tensor/cuda/* ]] || complain "$file:$line: $header belongs to tensor/cuda only" ;;
       nccl*)
         [[ $file == parallel/comm/backends/nccl* ]] || complain "$file:$line: $header belongs to parallel/comm/backends/nccl only" ;;
+      png.h|jpeglib.h|jerror.h)
+        [[ $file == data/codecs/* ]] || complain "$file:$line: $header belongs to data/codecs only" ;;
       gloo/*)
         [[ $file == parallel/comm/backends/gloo* ]] || complain "$file:$line: $header belongs to parallel/comm/backends/gloo only" ;;
       mpi.h)
