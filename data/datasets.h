@@ -62,10 +62,6 @@ class MNIST : public IdxDataset {
   explicit MNIST(const std::string& root, Mode mode = Mode::kTrain)
       : IdxDataset(root + (mode == Mode::kTrain ? "/train" : "/t10k") + "-images-idx3-ubyte",
                    root + (mode == Mode::kTrain ? "/train" : "/t10k") + "-labels-idx1-ubyte") {}
-  Example get(std::int64_t index) const override {
-    const Example example = IdxDataset::get(index);
-    return {example.input.unsqueeze(0), example.target};
-  }
   Example get_batch(std::span<const std::int64_t> rows) const override {
     const Example batch = IdxDataset::get_batch(rows);
     return {batch.input.unsqueeze(1), batch.target};

@@ -17,8 +17,7 @@ struct Net : torch::nn::Module {
   torch::nn::Linear &fc1 = add<torch::nn::Linear>("fc1", 320, 50), &fc2 = add<torch::nn::Linear>("fc2", 50, 10);
 
   torch::Tensor forward(const torch::Tensor& images) const override {
-    torch::Tensor x = images.unsqueeze(1);  // IdxDataset has no dimension for the one channel
-    x = torch::relu(torch::max_pool2d(conv1(x), 2));
+    torch::Tensor x = torch::relu(torch::max_pool2d(conv1(images), 2));
     x = torch::relu(torch::max_pool2d(conv2(x), 2));
     x = torch::relu(fc1(x.flatten(1)));
     return fc2(x);
@@ -74,18 +73,19 @@ int main(int argc, char** argv) {
   model.to(device);
   torch::optim::SGD optimizer(model.parameters(), {.lr = 0.01, .momentum = 0.5});
 
-  const torch::data::IdxOptions normalize = {.mean = 0.286, .std = 0.353};
-  auto train_set = std::make_shared<torch::data::IdxDataset>(folder + "/train-images-idx3-ubyte",
-                                                             folder + "/train-labels-idx1-ubyte", normalize);
-  torch::data::DataLoader train_loader(train_set, {.batch_size = 64});
-  auto test_set = std::make_shared<torch::data::IdxDataset>(folder + "/t10k-images-idx3-ubyte",
-                                                            folder + "/t10k-labels-idx1-ubyte", normalize);
-  torch::data::DataLoader test_loader(test_set, {.batch_size = 1000});
+  auto train_set = torch::data::datasets::MNIST(folder)
+                       .map(torch::data::transforms::Normalize<>(0.286, 0.353))
+                       .map(torch::data::transforms::Stack<>());
+  auto train_loader = torch::data::make_data_loader<torch::data::samplers::SequentialSampler>(std::move(train_set), 64);
+  auto test_set = torch::data::datasets::MNIST(folder, torch::data::datasets::MNIST::Mode::kTest)
+                      .map(torch::data::transforms::Normalize<>(0.286, 0.353))
+                      .map(torch::data::transforms::Stack<>());
+  auto test_loader = torch::data::make_data_loader(std::move(test_set), 1000);
 
   for (int epoch = 1; epoch <= epochs; ++epoch) {
-    train(model, device, train_loader, optimizer, epoch);
-    std::printf("epoch %d, test accuracy %.4f\n", epoch, accuracy(model, device, test_loader));
+    train(model, device, *train_loader, optimizer, epoch);
+    std::printf("epoch %d, test accuracy %.4f\n", epoch, accuracy(model, device, *test_loader));
   }
 
-  torch::save(model.state_dict(), "net.safetensors");
+  torch::save(model, "net.safetensors");
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# docs/from_libtorch.md: the Lockstep side of every row compiles, and the page's figures about the two programs are
-# right.
+# docs/from_libtorch.md: the Lockstep side of every row compiles, and so do the ports of LibTorch's examples; the page's
+# figures about changed lines are right.
 set -euo pipefail
 rm -rf "$SCRATCH" && mkdir -p "$SCRATCH"
 page=$SOURCE/docs/from_libtorch.md
@@ -22,5 +22,40 @@ echo "$rows rows; programs of $theirs and $ours lines: $gone changed or removed,
 [ $((4 * gone)) -le "$theirs" ] && [ $((4 * new)) -le "$ours" ] || complain "more than a quarter of the lines differ"
 for said in "# $theirs and $ours" "# $gone: lines of the first" "# $new: lines of the second"; do
   grep -qF "$said" "$page" || complain "the page does not say \"$said\""
+done
+
+# LibTorch's examples (ports/LICENSE) and their ports: the original's lines that a port changes or removes, of those that are
+# neither blank nor a comment. The limits stop the figures from rising.
+mkdir -p "$SCRATCH/argparse"
+cat >"$SCRATCH/argparse/argparse.hpp" <<'CODE'
+#include <cstdint>
+#include <iostream>
+namespace argparse {  // declares the functions that dcgan calls
+struct ArgumentParser {
+  ArgumentParser(const char* name);
+  ArgumentParser& add_argument(const char* name);
+  ArgumentParser& help(const char* text);
+  template <class T>
+  ArgumentParser& default_value(T value);
+  template <char, class T>
+  ArgumentParser& scan();
+  void parse_args(int count, const char** arguments);
+  template <class T>
+  T get(const char* name);
+  friend std::ostream& operator<<(std::ostream& stream, const ArgumentParser& parser);
+};
+}  // namespace argparse
+CODE
+cd "$SOURCE/tests/project/ports"
+code() { grep -vE '^[[:space:]]*(//|$)' "$1"; }
+for limit in mnist:31 dcgan:61; do
+  port=${limit%:*}
+  "$CXX" -std=c++20 -Wall -Wextra -Werror -I"$SOURCE/include" -I"$SCRATCH" -fsyntax-only -x c++ "$port.lockstep" ||
+    complain "$port.lockstep does not compile"
+  lines=$(code "$port.libtorch" | wc -l) changed=$({ diff <(code "$port.libtorch") <(code "$port.lockstep") || true; } | grep -c '^<')
+  echo "$port: $changed of $lines lines changed"
+  [ "$changed" -le "${limit#*:}" ] || complain "$port: more than ${limit#*:} lines are changed"
+  grep -qF "/$port.lockstep\`: $changed of $lines lines are changed ($((100 * changed / lines)) %)" "$page" ||
+    complain "the page does not give $changed of $lines lines for $port"
 done
 exit $failed

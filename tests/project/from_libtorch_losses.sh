@@ -12,8 +12,10 @@ if [ ! -e "$api/torch/torch.h" ]; then
 fi
 rm -rf "$SCRATCH" && mkdir -p "$SCRATCH" && cd "$SCRATCH"
 docs=$SOURCE/docs
-torch=(-std=c++17 -w -I"$prefix/include" -I"$api")
-[ "$prefix" != /usr ] || torch=(-std=c++17 -w -I"$api")
+standard=17
+grep -q "C++20 or later" "$api/torch/all.h" && standard=20  # LibTorch 2.15
+torch=(-std=c++$standard -w -I"$prefix/include" -I"$api")
+[ "$prefix" != /usr ] || torch=(-std=c++$standard -w -I"$api")
 
 awk -v column=1 -v header=torch/torch.h -f "$SOURCE/tests/project/from_libtorch_rows.awk" "$docs/from_libtorch.md" >rows.cpp
 "$CXX" "${torch[@]}" -fsyntax-only rows.cpp
