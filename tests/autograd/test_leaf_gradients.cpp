@@ -257,5 +257,6 @@ TEST_CASE("hooks of a leaf that was frozen after the forward still run, as in Py
 TEST_CASE("using a gradient that backward has not computed is an error that says so") {
   const ls::Tensor x = leaf({1, 2});
   for (const std::string& text : {error_of([&] { x.grad().shape(); }), error_of([&] { x.grad() * 2; })})
-    CHECK(contains(text, "grad() of a tensor is undefined until backward reaches it"));
+    CHECK(contains(text,
+                   "grad() where no backward left a gradient (before backward, after zero_grad(), frozen or unused"));
 }
