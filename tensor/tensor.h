@@ -61,11 +61,10 @@ class TensorOption {
  private:
   TensorOptions options_;
 };
-inline TensorOption dtype(DType dtype) { return dtype; }      ///< the first of several options
-inline TensorOption device(Device device) { return device; }  ///< the first of several options
-inline TensorOption requires_grad(bool on = true) {
-  return TensorOption(TensorOptions{.requires_grad = on});
-}  ///< likewise
+/// The first of several options: dtype(kInt64).device(kCUDA).
+inline TensorOption dtype(DType dtype) { return dtype; }
+inline TensorOption device(Device device) { return device; }
+inline TensorOption requires_grad(bool on = true) { return TensorOption(TensorOptions{.requires_grad = on}); }
 
 /// Options of `var` and `std`.
 struct VarOptions {

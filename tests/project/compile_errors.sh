@@ -85,7 +85,27 @@ misspelt tensor_option dtyp TensorOptions <<'CODE'
 #include "umbrella.h"
 ls::Tensor x = ls::zeros({2, 3}, {.dtyp = ls::kFloat64});
 CODE
+# Over several lines, the option that is wrong is named if the type of the options is written (docs/from_libtorch.md).
+misspelt typed_option momentm SGDOptions <<'CODE'
+#include "umbrella.h"
+nn::Linear fc(10, 1);
+ls::optim::SGD optimizer(fc.parameters(), ls::optim::SGDOptions{.lr = 0.1,
+                                                                .momentm = 0.9,
+                                                                .weight_decay = 0.1});
+CODE
 limit=15
+
+limit=24  # Clang lists all operators; the first lines name the fix
+mistake device_and_type "operator==" "compare type()" <<'CODE'
+#include "umbrella.h"
+bool on_gpu(const ls::Tensor& x) { return x.device() == ls::kCUDA; }
+CODE
+limit=15
+
+mistake accessor_of_temporary "keep the tensor in a variable" <<'CODE'
+#include "umbrella.h"
+auto a = ls::ones({2, 3}).t().accessor<float, 2>();
+CODE
 
 mistake member_typo Tensor unsqeeze "unsqueeze" "member_typo.cpp:2" <<'CODE'
 #include "umbrella.h"
