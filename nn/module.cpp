@@ -177,8 +177,8 @@ Tensor run_without_hooks(const Module& module, const std::vector<Tensor>& inputs
 std::string Module::type_name() const {
   const Module& self = current();
   int status = 0;
-  const std::unique_ptr<char, void (*)(void*)> text(
-      abi::__cxa_demangle(typeid(self).name(), nullptr, nullptr, &status), std::free);
+  const std::unique_ptr<char, void (*)(void*)> text(abi::__cxa_demangle(typeid(self).name(), nullptr, nullptr, &status),
+                                                    std::free);
   std::string name = status == 0 ? text.get() : typeid(self).name();
   if (name.ends_with('>')) {  // without template arguments
     int depth = 0;
