@@ -70,6 +70,12 @@ void check_shaping() {
   for (const auto mode :
        {ls::PadMode::kConstant, ls::PadMode::kReflect, ls::PadMode::kReplicate, ls::PadMode::kCircular})
     one("pad", {3, 4}, [=](const ls::Tensor& x) { return ls::pad(x, {2, -1, 1, 2}, {.mode = mode, .value = 0.5}); });
+  one("reshape", {2, 6}, [](const ls::Tensor& x) { return ls::reshape(x, {3, -1}); });
+  one("flatten", {2, 3, 2}, [](const ls::Tensor& x) { return ls::flatten(x, 1); });
+  one("transpose", {2, 3}, [](const ls::Tensor& x) { return ls::transpose(x, 0, -1); });
+  one("permute", {2, 3, 2}, [](const ls::Tensor& x) { return ls::permute(x, {2, 0, 1}); });
+  one("squeeze", {1, 3, 1}, [](const ls::Tensor& x) { return ls::squeeze(ls::squeeze(x, 0)); });
+  one("unsqueeze", {2, 3}, [](const ls::Tensor& x) { return ls::unsqueeze(x, 1); });
   check_writing(), check_products_of_elements();
 }
 
