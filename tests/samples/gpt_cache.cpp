@@ -11,16 +11,17 @@ TEST_CASE("a cache of keys and values predicts what a forward over the text does
     ls::manual_seed(3);
     samples::Gpt model(kVocabulary, options);
     model.eval();
-    const ls::InferenceGuard no_grad;
+    model.to(ls::kFloat64);
+    const ls::NoGradGuard no_grad;
     for (const ls::nn::Parameter& parameter : model.parameters()) parameter->mul_(10);  // predictions that differ
     const ls::Tensor ids = ls::randint(kVocabulary, {1, options.context});
     const ls::Tensor whole = model(ids);
     samples::KeyValueCache cache(model);
     for (std::int64_t first = 1; first <= options.context; ++first) {
       cache.clear();
-      CHECK(ls::allclose(cache.next(ids.slice(1, 0, first)), whole.select(1, first - 1), 1e-4, 1e-5));
+      CHECK(ls::allclose(cache.next(ids.slice(1, 0, first)), whole.select(1, first - 1), 1e-8, 1e-10));
       for (std::int64_t at = first; at < options.context; ++at)
-        CHECK(ls::allclose(cache.next(ids.slice(1, at, at + 1)), whole.select(1, at), 1e-4, 1e-5));
+        CHECK(ls::allclose(cache.next(ids.slice(1, at, at + 1)), whole.select(1, at), 1e-8, 1e-10));
     }
     CHECK(contains(error_of<ls::Error>([&] { cache.next(ids.slice(1, 0, 1)); }), "positions"));  // beyond the context
   }

@@ -219,9 +219,7 @@ TEST_CASE("what overlaps: buckets that are done before the last gradient, or col
 TEST_CASE("what overlaps in DataParallel: copies during which another device computes") {
   CHECK(answer({dp()}, "What overlaps in dp?") ==
         "Copies between devices take 0.10 ms of the median step: 0.10 ms for gradients. No other device is in "
-        "forward or backward meanwhile. Gradients are copied and added up after the last device's backward, when no "
-        "device "
-        "computes.");
+        "forward or backward meanwhile. Gradients are copied and added up after the last device's backward.");
   Run run = dp();
   run.traces[0].events.push_back(
       event(TraceKind::kCopy, "parameters", 100, 200, {.bytes = kModel, .from = 0, .to = 1}, 1));
