@@ -60,8 +60,8 @@ void print_meaning(const Options& options, const std::vector<Result>& results) {
   if (std::min(dp, ddp) > 1)
     fmt::print(
         "The batch is fixed (strong scaling): each device\n"
-        "computes smaller micro-batches, which cost more per example, devices wait for each other, and the\n"
-        "optimizer's step is not divided: with dp one device runs it, with ddp each rank.\n");
+        "computes smaller micro-batches, which cost more per example, cores share caches and memory, devices wait\n"
+        "for each other, and the optimizer's step is not divided: with dp one device runs it, with ddp each rank.\n");
   else
     fmt::print("A step takes {:.0f} us on one device, less\nthan {}.\n", 1e6 / single,
                ddp > 1  ? "dp needs to pass work to another thread"

@@ -145,7 +145,8 @@ TEST_CASE("why n devices are not n times as fast: the optimizer's step, which DD
   const Run alone = scaled(single(), 80);
   CHECK(contains(answer({alone, scaled(in_turns, 90), ranks("ddp", 0, 1'000)},
                         "Why is ddp only 1.14 times as fast as single, not 2 times?"),
-                 "plus 0.10 ms in forward and backward because the ranks compute at the same time (1.00 ms; one after "
+                 "plus 0.10 ms in forward and backward because the ranks compute at the same time, on shared caches "
+                 "and memory (1.00 ms; one after "
                  "another, in accumulate, 0.90 ms), plus 0.10 ms in forward and backward because micro-batches are "
                  "smaller than the batch (0.90 ms in accumulate; 1/2 of single's 1.60 ms would be 0.80 ms)"));
   const char* const slower_than_alone = "Why is ddp only 1.14 times as fast as single, not 2 times?";
@@ -153,7 +154,8 @@ TEST_CASE("why n devices are not n times as fast: the optimizer's step, which DD
                  "0.20 ms in forward and backward because micro-batches are smaller than the batch (1.00 ms, in "
                  "accumulate 1.20 ms each; 1/2 of single's 1.60 ms would be 0.80 ms)"));
   CHECK(contains(answer({alone, scaled(in_turns, 70), ranks("ddp", 0, 1'000)}, slower_than_alone),
-                 "0.20 ms in forward and backward because the ranks compute at the same time (1.00 ms; 1/2 of single's "
+                 "0.20 ms in forward and backward because the ranks compute at the same time, on shared caches and "
+                 "memory (1.00 ms; 1/2 of single's "
                  "1.60 ms would be 0.80 ms; one after another, in accumulate, 0.70 ms)"));
   CHECK(contains(answer({alone, ranks("ddp", 0, 1'000)}, slower_than_alone),
                  "0.20 ms in forward and backward (1.00 ms; 1/2 of single's 1.60 ms would be 0.80 ms)"));
@@ -360,11 +362,13 @@ TEST_CASE("what memory a strategy saves, and what it needs") {
         "gradients until they are added up on cpu:0. At its peak a step needs more, for activations, temporary tensors "
         "and gradients "
         "that are not yet added to those of other micro-batches: 200 B in ddp (on the rank with most).");
-  CHECK(answer({single(), hub, ddp}, "What memory do the strategies need?")
-            .ends_with("Sharding saves memory: on 2 ranks each would keep 3.00 MB (1.00 MB less) with zero1, 2.50 MB "
-                       "(1.50 MB less) "
-                       "with zero2, and 2.00 MB (2.00 MB less) with zero3 (FSDP), which also needs buffers for the "
-                       "layers at work."));
+  CHECK(
+      answer({single(), hub, ddp}, "What memory do the strategies need?")
+          .ends_with(
+              "Sharding saves memory: on 2 ranks each would keep 3.00 MB (1.00 MB less) with zero1, which divides the "
+              "optimizer's "
+              "state, 2.50 MB (1.50 MB less) with zero2 (gradients, too), and 2.00 MB (2.00 MB less) with zero3 (FSDP: "
+              "parameters, too), which also needs buffers for the layers at work."));
   zero1.memory = single().memory;
   CHECK(!is_asked({single(), zero1}, "How much memory does zero1 save?"));
   CHECK(!is_asked({single(), ranks("zero1", 0, 500)}, "How much memory does zero1 save?"));

@@ -159,15 +159,13 @@ class Answers {
                    "in forward and backward because micro-batches are smaller than the batch ({}, in {} {} each; {})",
                    text(own), turns->name(), text(in_turn), part)}};
     if (in_turn < ideal)
-      return {
-          {own - ideal,
-           fmt::format("in forward and backward because the {} compute at the same time ({}; {}; one after another, "
-                       "in {}, {})",
-                       run.devices(), text(own), part, turns->name(), text(in_turn))}};
-    return {{own - in_turn,
-             fmt::format(
-                 "in forward and backward because the {} compute at the same time ({}; one after another, in {}, {})",
-                 run.devices(), text(own), turns->name(), text(in_turn))},
+      return {{own - ideal, fmt::format("in forward and backward because the {} compute at the same time, on shared "
+                                        "caches and memory ({}; {}; one after another, "
+                                        "in {}, {})",
+                                        run.devices(), text(own), part, turns->name(), text(in_turn))}};
+    return {{own - in_turn, fmt::format("in forward and backward because the {} compute at the same time, on shared "
+                                        "caches and memory ({}; one after another, in {}, {})",
+                                        run.devices(), text(own), turns->name(), text(in_turn))},
             {in_turn - ideal,
              fmt::format("in forward and backward because micro-batches are smaller than the batch ({} in {}; {})",
                          text(in_turn), turns->name(), part)}};
@@ -201,8 +199,8 @@ class Answers {
     answers_.push_back(
         {speedup > 1 + kClear ? fmt::format("Why is {} only {:.2f} times as fast as {}, not {} times?", run.name(),
                                             speedup, alone.name(), n)
-                              : fmt::format("Why is {} {} than {}, not {} times as fast?", run.name(),
-                                            speedup < 1 - kClear ? "slower" : "no faster", alone.name(), n),
+                              : fmt::format("Why is {} {} {}, not {} times as fast?", run.name(),
+                                            speedup < 1 - kClear ? "slower than" : "about as fast as", alone.name(), n),
          fmt::format("A step takes {}; ideally it would take {} ({}'s {} divided by {}). The extra {} of {} are {}.",
                      time_text(costs.step), time_text(one.step / n), alone.name(), time_text(one.step), n,
                      in_unit_of(costs.step, lost), run.lane(), sum_text(parts, lost, costs.step))});

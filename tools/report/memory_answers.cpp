@@ -99,8 +99,10 @@ class MemoryAnswers {
       return fmt::format("{} ({} less)", size_text(bytes), size_text(all.total() - bytes));
     };
     return fmt::format(
-        " Sharding saves memory: on {} ranks each would keep {} with zero1, {} with zero2, and {} with zero3 (FSDP), "
-        "which also needs buffers for the layers at work.",
+        " Sharding saves memory: on {} ranks each would keep {} with zero1, which divides the optimizer's state, {} "
+        "with "
+        "zero2 (gradients, too), and {} with zero3 (FSDP: parameters, too), which also needs buffers for the layers at "
+        "work.",
         n, kept(zero1), kept(zero2), kept(part(all.total())));
   }
 

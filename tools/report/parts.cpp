@@ -14,7 +14,7 @@
 namespace report {
 namespace {
 
-constexpr double kListed = 0.05;  // a smaller part of a sum is not listed
+constexpr double kListed = 0.03;  // a smaller part of a sum is not listed
 constexpr double kRest = 0.01;    // a smaller share of a sum is rounding
 
 }  // namespace
