@@ -7,6 +7,7 @@
 ///                                         transforms::RandomHorizontalFlip());
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -60,7 +61,8 @@ template <class Target = Tensor>
 class Normalize : public Transform {
  public:
   Normalize(std::vector<double> mean, std::vector<double> std);
-  Normalize(double mean, double std) : Normalize(std::vector{mean}, std::vector{std}) {}
+  template <std::convertible_to<double> T, std::convertible_to<double> U>  // not of braces: those are vectors
+  Normalize(T mean, U std) : Normalize(std::vector{static_cast<double>(mean)}, std::vector{static_cast<double>(std)}) {}
   Tensor operator()(const Tensor& image) const override;
 
  private:
