@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <ostream>
+#include <tuple>
 
 #include "lockstep/base/check_internal.h"
 
@@ -37,7 +38,8 @@ Strides contiguous_strides(const Shape& shape) {
   std::int64_t step = 1;
   for (int i = shape.dim() - 1; i >= 0; --i) {
     strides[static_cast<std::size_t>(i)] = step;
-    step *= std::max<std::int64_t>(shape[static_cast<std::size_t>(i)], 1);
+    // Too large only without elements, or for a shape that the caller has yet to check: then it may wrap around.
+    std::ignore = __builtin_mul_overflow(step, std::max<std::int64_t>(shape[static_cast<std::size_t>(i)], 1), &step);
   }
   return strides;
 }

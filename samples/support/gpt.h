@@ -43,9 +43,8 @@ struct Attention : nn::Module {
     const bool continues = past && past->keys.defined();  // then x is one character, which attends to all before it
     if (continues) now = {ls::cat({past->keys, now.keys}, 2), ls::cat({past->values, now.values}, 2)};
     if (past) *past = now;
-    const ls::Tensor y =
-        ls::scaled_dot_product_attention(heads(parts[0]), now.keys, now.values,
-                                         {.dropout_p = is_training() ? dropout_p : 0, .is_causal = !continues});
+    const ls::Tensor y = ls::scaled_dot_product_attention(
+        heads(parts[0]), now.keys, now.values, {.dropout_p = is_training() ? dropout_p : 0, .is_causal = !continues});
     return dropout(proj(y.transpose(1, 2).reshape({batch, time, -1})));
   }
 };

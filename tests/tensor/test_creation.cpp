@@ -175,6 +175,7 @@ TEST_CASE("a shape that is negative, too large or too deep is refused before mem
   CHECK(contains(error_of([] { ls::zeros({2, -1}); }), "negative"));
   CHECK(contains(error_of([&] { ls::zeros({huge, huge}); }), "too many elements"));
   CHECK(contains(error_of([&] { ls::zeros({huge, huge, 0}); }), "too many elements"));
+  CHECK(ls::zeros({0, huge, huge}).numel() == 0);
   CHECK(contains(error_of([] { ls::zeros({1, 1, 1, 1, 1, 1, 1, 1, 1}); }), "at most 8"));
   CHECK(contains(error_of<ls::DeviceError>([&] { ls::empty({huge, 1 << 12}); }), "out of memory"));
 }
