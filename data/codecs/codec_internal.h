@@ -1,4 +1,4 @@
-// What the decoders of image files share. A decoder is a module: data/images.cpp opens it.
+// Code shared by the decoders of image files. A decoder is a module: data/images.cpp opens it.
 #pragma once
 
 #include <csetjmp>

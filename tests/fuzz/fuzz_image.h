@@ -1,4 +1,4 @@
-// What the fuzz targets of image files share.
+// Code shared by the fuzz targets of image files.
 #pragma once
 
 #include <cstdlib>
