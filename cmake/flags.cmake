@@ -74,6 +74,16 @@ function(lockstep_library_flags target)
   endif()
 endfunction()
 
+# A module that the library opens on first use, next to the library in the build folder and in lockstep/ when installed.
+function(lockstep_add_module target source)
+  add_library(${target} MODULE ${source})
+  lockstep_library_flags(${target})
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  target_compile_definitions(${target} PRIVATE $<${LOCKSTEP_IS_OPTIMISED}:_GLIBCXX_ASSERTIONS>)
+  target_link_libraries(${target} PRIVATE lockstep fmt::fmt)
+  set_target_properties(${target} PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR} INSTALL_RPATH "$ORIGIN/..")
+endfunction()
+
 # Kernels of one instruction-set level. Eigen's namespace carries the level, so the linker cannot mix levels, and they
 # are always optimised, so that small std:: functions are inlined rather than shared between levels. -fwrapv: integer
 # tensors wrap around, as in PyTorch. -falign-loops: short loops are up to 10 % slower across two cache lines.
