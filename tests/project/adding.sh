@@ -27,7 +27,7 @@ echo "set_source_files_properties(" $new "PROPERTIES SKIP_UNITY_BUILD_INCLUSION 
   -DLOCKSTEP_WITH_MPI=OFF -DLOCKSTEP_WITH_ONEDNN=OFF -DLOCKSTEP_BUILD_TESTS=OFF -DLOCKSTEP_BUILD_SAMPLES=OFF \
   -DLOCKSTEP_BUILD_TOOLS=OFF -DLOCKSTEP_INSTALL=OFF >configure.log || { cat configure.log; exit 1; }
 grep 'backend audit' configure.log || { echo "the line of backend.md has no effect"; exit 1; }
-"$CMAKE" --build build --parallel 2 --target lockstep_libraries >build.log 2>&1 || { tail -50 build.log; exit 1; }
+"$CMAKE" --build build --parallel 2 --target lockstep lockstep_audit >build.log 2>&1 || { tail -50 build.log; exit 1; }
 
 compile() { $launcher "$CXX" -std=c++20 -O0 -Wall -Wextra -Itree/include "$@"; }
 link="-Lbuild -llockstep -Wl,-rpath,$SCRATCH/build -pthread"
