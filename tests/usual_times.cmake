@@ -5,22 +5,29 @@ set(LOCKSTEP_USUAL_SECONDS
   exercises.installed 22
   exercises.skeletons 13
   exercises.solutions 73
-  exercises.wrong 111
+  exercises.wrong 140
   network.intruders 30  # scripts/chaos.sh sends ten times as many intruders
+  nn.hostile_safetensors 13
   parallel.chaos 14
-  parallel.delayed_gloo_threads 20
+  parallel.delayed_gloo_threads 37
   parallel.delayed_mpi_threads 20
   parallel.explain_plan_threads 25
+  parallel.failing_rank 20
   parallel.gloo 31
   parallel.gloo_kills 60
+  parallel.gloo_mesh_pipeline 21
   parallel.gloo_sharded 23
   parallel.kills 35
+  parallel.mesh_pipeline 13
+  parallel.mesh_pipeline_steps_threads 13
+  parallel.mesh_pipeline_threads 13
   parallel.messages_threads 16
+  parallel.mpi_failures 15
   parallel.mpi_ranks 27
   parallel.random_models 30
   parallel.random_models_threads 30
   parallel.rendezvous 19
-  project.adding 198
+  project.adding 230
   project.apt_closure 13
   project.backends 22
   project.compile_errors 45
@@ -31,16 +38,17 @@ set(LOCKSTEP_USUAL_SECONDS
   project.package_pkg_config 108
   project.srun 12
   project.torchrun_elastic 60
-  samples.guide 85
+  samples.guide 117
   samples.meshes 14
   samples.modes 15
   samples.other_world 22
+  samples.pipelines 13
   samples.readme 56
   samples.report_page 30
   samples.stop_ranks 51
   samples.strategies 40
   samples.tensor_slices 14
-  simulator.attention 25
+  simulator.attention 34
   simulator.faults 41
   simulator.fences_ops 23
   simulator.fences_optimizers 62

@@ -259,6 +259,7 @@ TEST_CASE("metadata beyond the limits are left out with a warning, wherever a te
                                "\\\\", "\\\"n",    "\\u0022,",         "\\ud83d\\ude00"};
   for (const std::string& unit : units) {
     for (const std::size_t shift : {0, 1, 2, 3, 5, 7, 11}) {
+      if (LOCKSTEP_SLOWDOWN > 1 && shift > 1) break;
       CAPTURE(unit);
       CAPTURE(shift);
       std::string text(shift, 'x');

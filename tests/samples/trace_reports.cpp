@@ -184,7 +184,7 @@ TEST_CASE("DataParallel: the cause of waiting is the replica that ends last, and
   CHECK(causes[0].ns == 62'000);
   CHECK(causes[1].text() == "cpu:1 waits for cpu:0's loading of data and bookkeeping");  // which has no work of its own
   CHECK(causes[1].ns == 32'000);
-  CHECK(causes[2].text() == "cpu:1 waits for cpu:0's forward");
+  CHECK(causes[2].text() == "cpu:1 waits for cpu:0, mainly its forward");
   CHECK(causes[2].ns == 5'000);
   CHECK(contains(
       verdict(run, steps),

@@ -117,16 +117,19 @@ class Answers {
     };
     answers_.push_back(
         {fmt::format("Why is {} faster than {}?", fast.name(), slow.name()),
-         fmt::format("A step takes {} instead of {}.{} Compared with {} of {}, {} of {} saves {}.",
-                     time_text(fast.costs.step), time_text(slow.costs.step), reason(slow.mode(), fast.mode()),
-                     slow.lane(), slow.name(), fast.lane(), fast.name(),
-                     sum_text({part(&StepCosts::model, "in forward and backward"),
-                               part(&StepCosts::optimizer, "in the optimizer's step"),
-                               part(&StepCosts::communication, "of exposed communication"),
-                               part(&StepCosts::waiting, "of waiting"),
-                               part(&StepCosts::other, "of loading data and bookkeeping"),
-                               part(&StepCosts::apart, "idle at the start or end of the step")},
-                              more, slow.costs.step))});
+         fmt::format(
+             "A step takes {} instead of {}.{} Compared with {} of {}, {} of {} saves {}.", time_text(fast.costs.step),
+             time_text(slow.costs.step), reason(slow.mode(), fast.mode()), slow.lane(), slow.name(), fast.lane(),
+             fast.name(),
+             sum_text(
+                 {part(&StepCosts::model, "in forward and backward"),
+                  part(&StepCosts::optimizer, computes_the_same(slow, fast)
+                                                  ? "in the optimizer's step, which computes the same in both"
+                                                  : "in the optimizer's step"),
+                  part(&StepCosts::communication, "of exposed communication"), part(&StepCosts::waiting, "of waiting"),
+                  part(&StepCosts::other, "of loading data and bookkeeping"),
+                  part(&StepCosts::apart, "idle at the start or end of the step")},
+                 more, slow.costs.step))});
   }
 
   // The difference between two strategies that the parts of the time follow from.
@@ -206,6 +209,11 @@ class Answers {
                      in_unit_of(costs.step, lost), run.lane(), sum_text(parts, lost, costs.step))});
   }
 
+  // Whether the optimizer updates all parameters once on a device of both.
+  static bool computes_the_same(const Measured& a, const Measured& b) {
+    return !a.traced->run.is_sharded() && !b.traced->run.is_sharded() && a.mode() != "ranks" && b.mode() != "ranks";
+  }
+
   // Whether the optimizer's step takes about as long as on one device, and enough of that device's step to matter.
   static bool repeats_optimizer(const StepCosts& one, const Measured& run) {
     return (run.mode() == "dp" || run.mode() == "ddp") && ratio(one.optimizer, one.step) >= kPart &&
@@ -278,14 +286,14 @@ class Answers {
 
   // Why a replica or a rank is awaited.
   static std::string later_text(const Measured& run, const Cause& cause) {
+    if (!cause.later) return "";
     const std::int64_t step = run.costs.step;
-    const std::string later = in_unit_of(step, cause.later), nothing = in_unit_of(step, 0);
+    const std::string later = in_unit_of(step, *cause.later), nothing = in_unit_of(step, 0);
     if (!run.has_ranks()) {
-      if (2 * cause.later < cause.ns) return "";
+      if (2 * *cause.later < cause.ns) return "";
       return fmt::format(" (it begins {} after {}'s, when its copies have arrived)", later, cause.lane);
     }
-    if (cause.what.find(kLastToLaunch) == std::string::npos) return "";
-    const std::string longer = in_unit_of(step, std::max<std::int64_t>(0, cause.ns - cause.later));
+    const std::string longer = in_unit_of(step, std::max<std::int64_t>(0, cause.ns - *cause.later));
     if (later == nothing) return " (it took longer until then)";
     return fmt::format(" (it began the step {} later{})", later,
                        longer == nothing ? "" : fmt::format(" and took {} longer until then", longer));

@@ -21,14 +21,15 @@ using ls::TraceKind;
 
 class Causes {
  public:
-  void add(const Lane& lane, const std::string& what, std::int64_t ns, bool is_waiting, std::int64_t later = 0) {
+  void add(const Lane& lane, const std::string& what, std::int64_t ns, bool is_waiting,
+           std::optional<std::int64_t> later = {}) {
     if (ns <= 0) return;
     Cause& cause = by_text_[{lane.name, what}];
     cause.lane = lane.name;
     cause.what = what;
     cause.ns += ns;
     cause.is_waiting = is_waiting;
-    cause.later += later;
+    if (later) cause.later = cause.later.value_or(0) + *later;
   }
 
   std::vector<Cause> longest_first() const {
@@ -147,7 +148,7 @@ void add_wait_for_collective(const Lane& lane, const LaneEvent& waiting, const S
     for (const Arrival& arrival : step.arrivals) {
       if (arrival.id != each->labels.id || arrival.group != each->labels.group || !arrival.is_certain) continue;
       const std::int64_t until = std::clamp(arrival.at, from, std::max(from, wait.end));
-      causes.add(lane, fmt::format("rank {}{}{}", arrival.last, kLastToLaunch, collective_text(lane, *each)),
+      causes.add(lane, fmt::format("rank {}, the last to launch the {}", arrival.last, collective_text(lane, *each)),
                  until - from, true, begins_later(step, lane, arrival.last));
       from = until;
     }

@@ -1,8 +1,8 @@
 // Why a run's steps take as long as they do.
 #pragma once
 
+#include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "tools/report/lanes.h"
@@ -10,15 +10,13 @@
 namespace report {
 
 // A reason for which a lane waits.
-inline constexpr std::string_view kLastToLaunch = ", the last to launch the ";  // in causes that are ranks
-
 struct Cause {
   std::string lane = {};    // "cpu:0"
   std::string what = {};    // "cpu:1's forward"
   std::int64_t ns = 0;      // the sum over all steps
   bool is_waiting = false;  // for a rank or a replica; false: for bytes on their way
-  std::int64_t later =
-      0;  // by how much the awaited replica's forward or backward, or rank's step, began after this lane's
+  // By how much the awaited replica's forward or backward, or rank's step, began after this lane's; null for other causes.
+  std::optional<std::int64_t> later = {};
 
   std::string text() const { return lane + " waits for " + what; }
 };

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "tools/report/messages.h"
+#include "tools/report/parts.h"
 
 namespace report {
 namespace {
@@ -165,8 +166,9 @@ std::string awaited_work(const Lane& first, std::int64_t begin, std::int64_t end
     (depth > 0 ? times[around[depth - 1]] : untraced) -= within;
   }
   const auto longest = std::ranges::max_element(times, {}, [](const auto& entry) { return entry.second; });
-  return longest->first == kReplicasWait ? first.name + " to go on when all devices are done"
-                                         : first.name + "'s " + longest->first;
+  if (longest->first == kReplicasWait) return first.name + " to go on when all devices are done";
+  const bool is_all = ratio(longest->second, end - begin) > 1 - kPart;
+  return first.name + (is_all ? "'s " : ", mainly its ") + longest->first;
 }
 
 // Adds the waits of a replica: the times in which it has no work. While the first device is at work itself, a replica that

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,30 +19,60 @@ namespace {
 using lockstep::TraceEvent;
 using lockstep::TraceKind;
 
+constexpr std::size_t kBuckets = 4;  // whose times are listed
+
 // --- ranks with buckets -----------------------------------------------------------------------------------------------
 
-// The buckets of the first rank in this step, by whether they are reduced before its last gradient is ready.
-std::string buckets_text(const StepView& step) {
-  const std::vector<LaneEvent>& events = step.lanes[0].events;
-  std::int64_t ready = 0, all = 0, hidden = 0;
-  for (const LaneEvent& each : events)
-    if (each.event.kind == TraceKind::kBucketReady) ready = std::max(ready, each.event.begin);
-  std::vector<std::string> early, late;
-  for (const LaneEvent& each : events) {
-    const TraceEvent& event = each.event;
-    if (event.kind != TraceKind::kBucketDone) continue;
-    const bool is_early = event.begin <= ready;
-    (is_early ? early : late).push_back(fmt::format("bucket {} ({})", event.labels.id, size_text(event.labels.bytes)));
-    all += event.labels.bytes;
-    hidden += is_early ? event.labels.bytes : 0;
+// The all-reduces that are done before the last gradient of their step, in all traced steps and ranks.
+std::string early_text(const std::vector<StepView>& steps) {
+  lockstep::parallel::CommunicationOverlap all;
+  std::ptrdiff_t early_steps = 0;
+  for (const StepView& step : steps) {
+    all.seconds += step.overlap.seconds;
+    all.early_seconds += step.overlap.early_seconds;
+    all.bytes += step.overlap.bytes;
+    all.early_bytes += step.overlap.early_bytes;
+    if (step.overlap.early_bytes > 0) ++early_steps;
   }
-  if (early.empty())
-    return late.size() == 1 ? "Nothing: there is one bucket, which is complete when the last gradient is ready."
-                            : "Nothing: no bucket is reduced before the last gradient is ready.";
-  std::string text = fmt::format("Backward overlaps the all-reduce of {}: {} of the bytes.", listed(early),
-                                 percent(ratio(hidden, all)));
-  if (!late.empty()) text += fmt::format(" That of {} ends after the last gradient is ready.", listed(late));
-  return text;
+  if (early_steps == 0) return "Nothing: in no traced step is an all-reduce done before the last gradient is ready.";
+  return fmt::format(
+      "Backward overlaps with all-reduces in {} of {} traced steps: some are done before the last gradient is ready. "
+      "Over all steps these are {} of the communication's time and {} of its bytes.",
+      early_steps, steps.size(), percent(all.share()), percent(all.byte_share()));
+}
+
+// When the buckets of the first rank are launched and done in this step, relative to its last gradient.
+std::string buckets_text(const StepView& step, std::int64_t length) {
+  std::int64_t ready = 0;
+  std::map<std::int64_t, std::pair<TraceEvent, TraceEvent>> buckets;  // launched and done, by number
+  for (const LaneEvent& each : step.lanes[0].events) {
+    const TraceEvent& event = each.event;
+    if (event.kind == TraceKind::kBucketReady) ready = std::max(ready, event.begin);
+    if (event.kind == TraceKind::kBucketLaunched) buckets[event.labels.id].first = event;
+    if (event.kind == TraceKind::kBucketDone) buckets[event.labels.id].second = event;
+  }
+  const auto relative = [&](std::int64_t time) {
+    return fmt::format("{} {}", time_text(std::abs(time - ready)), time <= ready ? "before" : "after");
+  };
+  std::vector<std::string> texts;
+  for (const auto& [number, times] : buckets) {
+    if (texts.size() == kBuckets) break;
+    texts.push_back(fmt::format("bucket {} ({}) is launched {} it and done {}", number,
+                                size_text(times.second.labels.bytes), relative(times.first.begin),
+                                relative(times.second.begin)));
+  }
+  if (buckets.size() > kBuckets) texts.push_back(fmt::format("{} more follow", buckets.size() - kBuckets));
+  return fmt::format("In the median step, where {}'s last gradient is ready after {}: {}.", step.lanes[0].name,
+                     in_unit_of(length, ready - step.begin), listed(texts));
+}
+
+// What overlaps if gradients are reduced in buckets.
+std::string bucketed_text(const TracedRun& traced, std::int64_t length) {
+  const StepView& step = median_step(traced.steps);
+  const auto count = std::ranges::count(step.lanes[0].events, TraceKind::kBucketDone,
+                                        [](const LaneEvent& each) { return each.event.kind; });
+  if (count == 1) return "Nothing: there is one bucket, which is complete when the last gradient is ready.";
+  return early_text(traced.steps) + " " + buckets_text(step, length);
 }
 
 // --- ranks whose collectives have no buckets --------------------------------------------------------------------------
@@ -70,7 +102,7 @@ std::optional<std::string> ranks_text(const TracedRun& traced, const StepCosts& 
   const StepView& step = median_step(traced.steps);
   const bool has_buckets = std::ranges::any_of(
       step.lanes[0].events, [](const LaneEvent& each) { return each.event.kind == TraceKind::kBucketDone; });
-  const std::optional<std::string> text = has_buckets ? buckets_text(step) : flights_text(step);
+  const std::optional<std::string> text = has_buckets ? bucketed_text(traced, costs.step) : flights_text(step);
   if (!text) return std::nullopt;
   return fmt::format(
       "{} Exposed communication, in which a rank computes nothing, is {} of the median step (on average).", *text,
