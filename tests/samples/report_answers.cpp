@@ -151,8 +151,8 @@ TEST_CASE("why n devices are not n times as fast: the optimizer's step, which DD
                  "smaller than the batch (0.90 ms in accumulate; 1/2 of single's 1.60 ms would be 0.80 ms)"));
   const char* const slower_than_alone = "Why is ddp only 1.14 times as fast as single, not 2 times?";
   CHECK(contains(answer({alone, scaled(in_turns, 120), ranks("ddp", 0, 1'000)}, slower_than_alone),
-                 "0.20 ms in forward and backward because micro-batches are smaller than the batch (1.00 ms, in "
-                 "accumulate 1.20 ms each; 1/2 of single's 1.60 ms would be 0.80 ms)"));
+                 "0.20 ms in forward and backward because micro-batches are smaller than the batch (1.00 ms; "
+                 "1/2 of single's 1.60 ms would be 0.80 ms)"));
   CHECK(contains(answer({alone, scaled(in_turns, 70), ranks("ddp", 0, 1'000)}, slower_than_alone),
                  "0.20 ms in forward and backward because the ranks compute at the same time, on shared caches and "
                  "memory (1.00 ms; 1/2 of single's "
@@ -200,7 +200,9 @@ TEST_CASE("what overlaps: buckets that are done before the last gradient, or col
   CHECK(contains(
       answer({two}, "What overlaps in ddp?"),
       "Backward overlaps with all-reduces in 1 of 1 traced steps: some are done before the last gradient is ready. "
-      "Over all steps these are 75 % of the communication's time and 50 % of its bytes. In the median step, where rank "
+      "On average over the traced steps, those have 75 % of the time from launch to done, in which a rank may also "
+      "wait for others, and 50 % of the bytes. In the "
+      "median step, where rank "
       "0's last gradient is ready after 1.00 ms: bucket 0 (1.00 MB) is launched 0 ns before it and done 100.0 us after "
       "and bucket 1 (1.00 MB) is launched 500.0 us before it and done 200.0 us before. Exposed communication"));
   for (Trace& trace : two.traces)
@@ -254,9 +256,11 @@ TEST_CASE("who waits: the last rank, and the first device of DataParallel") {
                  "then)"));
   CHECK(
       answer({ranks("ddp", 20, 1'000)}, "Who waits in ddp?") ==
-      "Nobody for long: rank 0 waits most, 0.02 ms of 2.12 ms (1 %), for rank 1, the last to launch the all_reduce of "
-      "bucket 0 (fc) (it took longer until then). A late launch costs nothing while the other ranks still compute.");
-  CHECK(answer({ranks("ddp", 0, 1'000)}, "Who waits in ddp?") == "Nobody.");
+      "Nobody for long: rank 0 waits most, 20.0 us of 2.12 ms (1 %), for rank 1, the last to launch the all_reduce of "
+      "bucket 0 (fc) (it took longer until then). A late launch costs nothing while the other ranks still compute. On "
+      "average over the traced steps a rank waits 10.0 us.");
+  CHECK(answer({ranks("ddp", 0, 1'000)}, "Who waits in ddp?") ==
+        "Nobody in the median step. On average over the traced steps a rank waits 0 ns.");
   CHECK(answer({dp()}, "Who waits in dp?") ==
         "cpu:1 waits 1.20 ms of 2.20 ms (55 %): 1.10 ms for cpu:0's optimizer, 0.10 ms in shorter waits.");
 }

@@ -157,10 +157,9 @@ class Answers {
     if (!is_comparable || own < ideal)
       return {{own - ideal, fmt::format("in forward and backward ({}; {})", text(own), part)}};
     if (own < in_turn)
-      return {{own - ideal,
-               fmt::format(
-                   "in forward and backward because micro-batches are smaller than the batch ({}, in {} {} each; {})",
-                   text(own), turns->name(), text(in_turn), part)}};
+      return {
+          {own - ideal, fmt::format("in forward and backward because micro-batches are smaller than the batch ({}; {})",
+                                    text(own), part)}};
     if (in_turn < ideal)
       return {{own - ideal, fmt::format("in forward and backward because the {} compute at the same time, on shared "
                                         "caches and memory ({}; {}; one after another, "
@@ -274,14 +273,26 @@ class Answers {
     std::ranges::stable_sort(parts, std::ranges::greater(), &Part::size);
     if (parts.size() > kWaitingLanes) parts.resize(kWaitingLanes);
     std::string text = fmt::format("{}.", fmt::join(largest_parts(parts, 0), "; "));
-    if (parts.empty() && in_unit_of(run.costs.step, longest_wait.size) == in_unit_of(run.costs.step, 0))
-      text = "Nobody.";
+    if (parts.empty() && longest_wait.size == 0)
+      text = "Nobody in the median step.";
     else if (parts.empty())
-      text = fmt::format("Nobody for long: {} waits most, {} of {} ({}){}.{}", longest_wait.text,
-                         in_unit_of(run.costs.step, longest_wait.size), time_text(run.costs.step),
-                         percent(ratio(longest_wait.size, run.costs.step)), fmt::format(", for {}", longest_cause.text),
+      text = fmt::format("Nobody for long: {} waits most, {} of {} ({}), for {}.{}", longest_wait.text,
+                         time_text(longest_wait.size), time_text(run.costs.step),
+                         percent(ratio(longest_wait.size, run.costs.step)), longest_cause.text,
                          run.has_ranks() ? " A late launch costs nothing while the other ranks still compute." : "");
+    if (parts.empty())
+      text += fmt::format(" On average over the traced steps a {} waits {}.", run.has_ranks() ? "rank" : "device",
+                          time_text(mean_wait(*run.traced)));
     answers_.push_back({fmt::format("Who waits in {}?", run.name()), std::move(text)});
+  }
+
+  // The time for which a lane waits in a step, as a mean over lanes and steps.
+  static std::int64_t mean_wait(const TracedRun& traced) {
+    std::int64_t sum = 0, lanes = 0;
+    for (const StepView& step : traced.steps) {
+      for (const Lane& lane : step.lanes) sum += lane.shares.waiting, ++lanes;
+    }
+    return sum / std::max<std::int64_t>(lanes, 1);
   }
 
   // Why a replica or a rank is awaited.

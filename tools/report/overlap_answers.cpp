@@ -37,7 +37,8 @@ std::string early_text(const std::vector<StepView>& steps) {
   if (early_steps == 0) return "Nothing: in no traced step is an all-reduce done before the last gradient is ready.";
   return fmt::format(
       "Backward overlaps with all-reduces in {} of {} traced steps: some are done before the last gradient is ready. "
-      "Over all steps these are {} of the communication's time and {} of its bytes.",
+      "On average over the traced steps, those have {} of the time from launch to done, in which "
+      "a rank may also wait for others, and {} of the bytes.",
       early_steps, steps.size(), percent(all.share()), percent(all.byte_share()));
 }
 
