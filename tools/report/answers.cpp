@@ -273,16 +273,16 @@ class Answers {
     std::ranges::stable_sort(parts, std::ranges::greater(), &Part::size);
     if (parts.size() > kWaitingLanes) parts.resize(kWaitingLanes);
     std::string text = fmt::format("{}.", fmt::join(largest_parts(parts, 0), "; "));
-    if (parts.empty() && longest_wait.size == 0)
+    if (parts.empty()) {
       text = "Nobody in the median step.";
-    else if (parts.empty())
-      text = fmt::format("Nobody for long: {} waits most, {} of {} ({}), for {}.{}", longest_wait.text,
-                         time_text(longest_wait.size), time_text(run.costs.step),
-                         percent(ratio(longest_wait.size, run.costs.step)), longest_cause.text,
-                         run.has_ranks() ? " A late launch costs nothing while the other ranks still compute." : "");
-    if (parts.empty())
+      if (longest_wait.size > 0)
+        text = fmt::format("Nobody for long: {} waits most, {} of {} ({}), for {}.{}", longest_wait.text,
+                           time_text(longest_wait.size), time_text(run.costs.step),
+                           percent(ratio(longest_wait.size, run.costs.step)), longest_cause.text,
+                           run.has_ranks() ? " A late launch costs nothing while the other ranks still compute." : "");
       text += fmt::format(" On average over the traced steps a {} waits {}.", run.has_ranks() ? "rank" : "device",
                           time_text(mean_wait(*run.traced)));
+    }
     answers_.push_back({fmt::format("Who waits in {}?", run.name()), std::move(text)});
   }
 

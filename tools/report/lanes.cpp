@@ -295,14 +295,14 @@ std::vector<par::BucketStats> buckets_of(const Lane& lane, std::int64_t zero) {
   return out;
 }
 
+}  // namespace
+
 void add(par::CommunicationOverlap& sum, const par::CommunicationOverlap& more) {
   sum.seconds += more.seconds;
   sum.early_seconds += more.early_seconds;
   sum.bytes += more.bytes;
   sum.early_bytes += more.early_bytes;
 }
-
-}  // namespace
 
 Shares& Shares::operator+=(const Shares& more) {
   compute += more.compute;

@@ -57,6 +57,8 @@ struct StepView {
   lockstep::parallel::CommunicationOverlap overlap = {};  // the sum over all ranks
 };
 
+void add(lockstep::parallel::CommunicationOverlap& sum, const lockstep::parallel::CommunicationOverlap& more);
+
 // At most the last `count` steps that are complete in all traces, oldest first. Steps are those that the program marked
 // (TraceKind::kStep). Without marks a step lasts from the end of one optimizer step to the end of the next one that
 // follows a backward, and without those the trace is one step.

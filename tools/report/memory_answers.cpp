@@ -79,8 +79,7 @@ class MemoryAnswers {
     if (!peaks.empty())
       text += fmt::format(
           " At its peak a step needs more, for activations, temporary tensors and, with several micro-batches, "
-          "gradients "
-          "that are not yet added to those of the others (up to {}): {}.",
+          "gradients that are not yet added to those of the others (up to {}): {}.",
           size_text(all.gradients), listed(peaks));
     answers_.push_back({"What memory do the strategies need?", text + sharding(all)});
   }

@@ -28,10 +28,7 @@ std::string early_text(const std::vector<StepView>& steps) {
   lockstep::parallel::CommunicationOverlap all;
   std::ptrdiff_t early_steps = 0;
   for (const StepView& step : steps) {
-    all.seconds += step.overlap.seconds;
-    all.early_seconds += step.overlap.early_seconds;
-    all.bytes += step.overlap.bytes;
-    all.early_bytes += step.overlap.early_bytes;
+    add(all, step.overlap);
     if (step.overlap.early_bytes > 0) ++early_steps;
   }
   if (early_steps == 0) return "Nothing: in no traced step is an all-reduce done before the last gradient is ready.";
@@ -67,7 +64,7 @@ std::string buckets_text(const StepView& step, std::int64_t length) {
                      in_unit_of(length, ready - step.begin), listed(texts));
 }
 
-// What overlaps if gradients are reduced in buckets.
+// The answer for gradients that are reduced in buckets.
 std::string bucketed_text(const TracedRun& traced, std::int64_t length) {
   const StepView& step = median_step(traced.steps);
   const auto count = std::ranges::count(step.lanes[0].events, TraceKind::kBucketDone,
