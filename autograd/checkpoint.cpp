@@ -6,6 +6,7 @@
 #include "lockstep/autograd/attention_context_internal.h"
 #include "lockstep/autograd/engine_internal.h"
 #include "lockstep/autograd/graph_cut_internal.h"
+#include "lockstep/autograd/thread_context_internal.h"
 #include "lockstep/base/check_internal.h"
 #include "lockstep/tensor/autocast.h"
 #include "lockstep/tensor/memory/capture_internal.h"
@@ -107,6 +108,7 @@ class CheckpointNode final : public Node {
       inputs.push_back(was_frozen ? raw::alias(input).requires_grad_() : input);
     }
     const AutocastGuard autocast(autocast_);
+    const AnomalyModeGuard anomaly(checked_module != nullptr);
     const AttentionContextGuard attention(attention_.get());
     const std::shared_ptr<random::SliceContext> context = slices_ ? slices_->fresh() : nullptr;
     const random::SliceContextGuard slices(context.get());

@@ -44,4 +44,19 @@ class InferenceGuard : public NoGradGuard {
   bool previous_;
 };
 
+/// PyTorch's anomaly mode, to find where a NaN comes from: backward checks each operation that this thread recorded while
+/// the guard existed, and throws InvalidArgument for the first one whose gradient is NaN. The error names the operation
+/// and the module in which it ran. The guard may be gone when backward runs. Forward is not checked. Each check reads all
+/// elements, so use it for a few steps only.
+class AnomalyGuard {
+ public:
+  AnomalyGuard();
+  ~AnomalyGuard();
+  AnomalyGuard(const AnomalyGuard&) = delete;
+  AnomalyGuard& operator=(const AnomalyGuard&) = delete;
+
+ private:
+  bool previous_;
+};
+
 }  // namespace lockstep

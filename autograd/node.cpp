@@ -8,11 +8,13 @@
 #include "lockstep/base/check_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
 #include "lockstep/tensor/random/random.h"
+#include "lockstep/tensor/random/random_draws_internal.h"
 
 namespace lockstep::autograd {
 
 namespace {
 constinit thread_local bool recording = true;
+constinit thread_local bool finds_anomalies = false;
 constinit thread_local const void* current_replica = nullptr;
 constinit std::atomic<std::uint64_t> next_sequence{1};
 
@@ -24,6 +26,10 @@ void set_grad_mode(bool on) { recording = on && !inference_mode(); }
 
 const void* replica_context() { return current_replica; }
 void set_replica_context(const void* context) { current_replica = context; }
+
+bool anomaly_mode() { return finds_anomalies; }
+AnomalyModeGuard::AnomalyModeGuard(bool on) : previous_(std::exchange(finds_anomalies, on)) {}
+AnomalyModeGuard::~AnomalyModeGuard() { finds_anomalies = previous_; }
 
 void Saved::throw_changed() const {
   throw InvalidArgument(
@@ -41,7 +47,10 @@ void Saved::throw_inference(const Tensor& tensor) {
 
 Node::Node(const char* name)
     : name(name), sequence(next_sequence.fetch_add(1, std::memory_order_relaxed)),
-      micro_batch(random::current_micro_batch()), replica(current_replica) {}
+      micro_batch(random::current_micro_batch()), replica(current_replica) {
+  if (finds_anomalies) [[unlikely]]
+    checked_module = std::make_unique<const std::string>(random::current_module());
+}
 
 std::uint64_t newest_sequence() { return next_sequence.load(std::memory_order_relaxed) - 1; }
 
@@ -133,5 +142,8 @@ namespace lockstep {
 
 InferenceGuard::InferenceGuard() : previous_(inference_mode()) { set_inference_mode(true); }
 InferenceGuard::~InferenceGuard() { set_inference_mode(previous_); }
+
+AnomalyGuard::AnomalyGuard() : previous_(std::exchange(autograd::finds_anomalies, true)) {}
+AnomalyGuard::~AnomalyGuard() { autograd::finds_anomalies = previous_; }
 
 }  // namespace lockstep

@@ -7,8 +7,10 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -118,9 +120,11 @@ class Node : public RefCounted<Node>, public SmallObject {
   virtual bool released() const = 0;
 
   const char* name;
-  std::uint64_t sequence;      ///< order of creation: later operations run backward first
-  int micro_batch;             ///< micro-batch of the recording thread, restored while the node runs backward
-  const void* replica;         ///< replica context (thread_context_internal.h) of that thread, restored as well
+  std::uint64_t sequence;  ///< order of creation: later operations run backward first
+  int micro_batch;         ///< micro-batch of the recording thread, restored while the node runs backward
+  const void* replica;     ///< replica context (thread_context_internal.h) of that thread, restored as well
+  /// Under AnomalyGuard, the module that recorded it (empty outside of modules), and backward checks its gradients.
+  std::unique_ptr<const std::string> checked_module;
   SmallVector<Edge, 3> edges;  ///< one for each input
   SmallVector<OutputInfo, 1> outputs;
   struct Hook {

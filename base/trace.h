@@ -5,6 +5,7 @@
 ///     ... some steps ...
 ///     const Trace trace = stop_trace();
 ///     write_chrome_trace("trace.json", {trace});  // for chrome://tracing and ui.perfetto.dev
+///     std::cout << profile_table(trace);          // where the time went
 ///
 /// While no trace runs, a span costs one relaxed load. During a trace every thread writes to its own ring, without
 /// locks; a full ring drops its oldest events and counts them. parallel/comm/trace_ranks.h merges the traces of all
@@ -100,6 +101,10 @@ void start_trace(const TraceOptions& options = {});
 Trace stop_trace();
 /// Writes one process for each trace, in this order. Throws IoError.
 void write_chrome_trace(const std::string& path, const std::vector<Trace>& traces);
+/// A profile as a table, as PyTorch's key_averages().table(): a line for each kind and name of events, with their number, all
+/// of their time, and that without events inside them on the same thread ("self"); the `rows` with most of the latter.
+/// Includes operations of CPU devices if the trace has kernels.
+std::string profile_table(const Trace& trace, std::size_t rows = 20);
 
 namespace detail {
 extern std::atomic<int> trace_level;  // 0: off, 1: on, 2: with kernels

@@ -139,9 +139,16 @@ void Module::warn_unregistered(const Module& root) const {
 // Runs `forward`, adds the module's path to errors, and records the output's shape for summary().
 template <class Forward>
 Tensor Module::run(const Forward& forward) const {
-  const random::SiteGuard site(this, [](const void* called, const void* module) {
-    return site_of(static_cast<const Module*>(module)->path_below(static_cast<const Module*>(called)));
-  });
+  const random::SiteGuard site(
+      this,
+      [](const void* called, const void* module) {
+        return site_of(static_cast<const Module*>(module)->path_below(static_cast<const Module*>(called)));
+      },
+      [](const void* called, const void* module) {
+        const auto& self = *static_cast<const Module*>(module);
+        const std::string path = self.path_below(static_cast<const Module*>(called));
+        return path.empty() ? self.type_name() : fmt::format("{} ({})", path, self.type_name());
+      });
   const auto* const caller = static_cast<const Module*>(site.outer_module());
   if (!parent_ && caller && &caller->root() != this) [[unlikely]]
     warn_unregistered(caller->root());

@@ -68,6 +68,12 @@ Tensor Optimizer::step(FunctionRef<Tensor()> closure) {
   return loss;
 }
 
+std::vector<nn::Parameter> Optimizer::parameters() const {
+  std::vector<nn::Parameter> all;
+  for (const Slot& slot : slots_) all.push_back(slot.parameter);
+  return all;
+}
+
 void Optimizer::zero_grad() {
   for (const Slot& slot : slots_) {
     require_here(slot.parameter);

@@ -77,6 +77,7 @@ class Optimizer {
   void set_lr(double lr);
   void set_lr(std::size_t group, double lr);
   std::size_t group_count() const { return groups_.size(); }  ///< number of groups
+  std::vector<nn::Parameter> parameters() const;              ///< those of all groups, in order
 
   /// Flat, with PyTorch's names: `"state.<parameter>.<name>"` for parameters that have been updated,
   /// `"param_groups.<group>.<option>"` (f64; 0-d, or a list; flags are bool) and, once a scheduler has been

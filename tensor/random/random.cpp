@@ -74,18 +74,26 @@ DrawFrame* repeating_frame() {
 }
 }  // namespace
 
-SiteGuard::SiteGuard(const void* module, FindSite find_site)
-    : module_(module), find_site_(find_site), outer_(std::exchange(innermost_site, this)) {}
+SiteGuard::SiteGuard(const void* module, FindSite find_site, Describe describe)
+    : module_(module), find_site_(find_site), describe_(describe), outer_(std::exchange(innermost_site, this)) {}
 SiteGuard::~SiteGuard() { innermost_site = outer_; }
 
 const SiteGuard* innermost_site_guard() { return innermost_site; }
 SiteContext::SiteContext(const SiteGuard* guard) : previous_(std::exchange(innermost_site, guard)) {}
 SiteContext::~SiteContext() { innermost_site = previous_; }
 
+const SiteGuard& SiteGuard::outermost() const {
+  const SiteGuard* site = this;
+  while (site->outer_) site = site->outer_;
+  return *site;
+}
+std::uint64_t SiteGuard::site() const { return find_site_(outermost().module_, module_); }
+std::string SiteGuard::description() const { return describe_ ? describe_(outermost().module_, module_) : ""; }
+
+std::string current_module() { return innermost_site ? innermost_site->description() : ""; }
+
 Place current_place() {
-  const SiteGuard* called = innermost_site;
-  while (called && called->outer_) called = called->outer_;
-  const std::uint64_t site = called ? innermost_site->find_site_(called->module_, innermost_site->module_) : kUserSite;
+  const std::uint64_t site = innermost_site ? innermost_site->site() : kUserSite;
   return {site, static_cast<std::uint64_t>(micro_batch)};
 }
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace lockstep::random {
@@ -43,24 +44,31 @@ Position draw(const Place& place, std::uint64_t blocks);
 inline Position draw_initial(std::uint64_t blocks) { return draw({kInitialSite, 0}, blocks); }
 
 // While it exists, the calling thread runs `module`, whose path determines the site of draws. Each draw calls
-// `find_site` with the outermost running module and `module`.
+// `find_site` with the outermost running module and `module`, and current_module() calls `describe`, unless it is null.
 class SiteGuard {
  public:
   using FindSite = std::uint64_t (*)(const void* called, const void* module);
-  SiteGuard(const void* module, FindSite find_site);
+  using Describe = std::string (*)(const void* called, const void* module);
+  SiteGuard(const void* module, FindSite find_site, Describe describe = nullptr);
   ~SiteGuard();
   SiteGuard(const SiteGuard&) = delete;
   SiteGuard& operator=(const SiteGuard&) = delete;
 
   // The module that was running before; null if none was.
   const void* outer_module() const { return outer_ ? outer_->module_ : nullptr; }
+  std::uint64_t site() const;
+  std::string description() const;  // empty without `describe`
 
  private:
-  friend Place current_place();
+  const SiteGuard& outermost() const;
   const void* module_;
   FindSite find_site_;
+  Describe describe_;
   const SiteGuard* outer_;
 };
+
+// A description of the module that the calling thread runs; empty outside of modules.
+std::string current_module();
 
 // The calling thread's innermost SiteGuard; null outside of modules.
 const SiteGuard* innermost_site_guard();

@@ -122,7 +122,10 @@ class Answers {
              time_text(slow.costs.step), reason(slow.mode(), fast.mode()), slow.lane(), slow.name(), fast.lane(),
              fast.name(),
              sum_text(
-                 {part(&StepCosts::model, "in forward and backward"),
+                 {part(&StepCosts::model, are_replicas(slow, fast)
+                                              ? "in forward and backward, which compute the same in both, next to "
+                                                "copies in dp and all-reduces in ddp, on the same caches and memory"
+                                              : "in forward and backward"),
                   part(&StepCosts::optimizer, computes_the_same(slow, fast)
                                                   ? "in the optimizer's step, which computes the same in both"
                                                   : "in the optimizer's step"),
@@ -130,6 +133,10 @@ class Answers {
                   part(&StepCosts::other, "of loading data and bookkeeping"),
                   part(&StepCosts::apart, "idle at the start or end of the step")},
                  more, slow.costs.step))});
+  }
+
+  static bool are_replicas(const Measured& a, const Measured& b) {
+    return (a.mode() == "dp" && b.mode() == "ddp") || (a.mode() == "ddp" && b.mode() == "dp");
   }
 
   // The difference between two strategies that the parts of the time follow from.

@@ -1,6 +1,7 @@
 #include "lockstep/parallel/replicated/replicas/replicas_internal.h"
 
 #include "lockstep/autograd/grad_mode.h"
+#include "lockstep/autograd/thread_context_internal.h"
 #include "lockstep/base/check_internal.h"
 #include "lockstep/tensor/autocast.h"
 #include "lockstep/tensor/ops/ops_internal.h"
@@ -65,13 +66,14 @@ std::int64_t Replicas::refresh(const Tensor& master, Copy& copy, Device device) 
 }
 
 void Replicas::run(const std::vector<nn::ReplicaView>& views, FunctionRef<void(int replica)> body) {
-  const bool recording = autograd::grad_mode();
+  const bool recording = autograd::grad_mode(), finds_anomalies = autograd::anomaly_mode();
   const std::optional<DType> autocast = autocast_dtype();
   const random::SiteGuard* const sites = random::innermost_site_guard();
   const int first_micro_batch = random::current_micro_batch() * size();
   const std::shared_ptr<random::RankState> rank = random::rank_state();
   run_replicas(workers_.get(), {devices_.data(), views.size()}, [&](int r) {
     const EnableGradGuard mode(recording);
+    const autograd::AnomalyModeGuard anomaly_mode(finds_anomalies);
     const AutocastGuard autocast_mode(autocast);
     const random::RankStateGuard of_rank(rank);
     const random::SiteContext site(sites);
