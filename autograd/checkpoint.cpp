@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <optional>
 
+#include "lockstep/autograd/anomaly_internal.h"
 #include "lockstep/autograd/attention_context_internal.h"
 #include "lockstep/autograd/engine_internal.h"
 #include "lockstep/autograd/graph_cut_internal.h"
-#include "lockstep/autograd/thread_context_internal.h"
 #include "lockstep/base/check_internal.h"
 #include "lockstep/tensor/autocast.h"
 #include "lockstep/tensor/memory/capture_internal.h"
@@ -83,7 +83,7 @@ class CheckpointNode final : public Node {
     for (std::size_t i = 0; i < pass.leaves.size(); ++i) want(i, pass.leaves[i]);
     for (std::size_t i = 0; i < captured_.size(); ++i) want(inputs_.size() + i, pass.graph.cuts[i].inside);
     pass.results.clear();
-    std::vector<Tensor> found = run_backward({.roots = roots, .gradients = gradients, .inputs = wanted});
+    std::vector<Tensor> found = run_repeated({.roots = roots, .gradients = gradients, .inputs = wanted});
     Gradients out;
     out.resize(edges.size());
     for (std::size_t i = 0; i < found.size(); ++i) out[places[i]] = std::move(found[i]);
@@ -100,6 +100,15 @@ class CheckpointNode final : public Node {
   bool released() const override { return !function_; }
 
  private:
+  // The operations of a module that checkpoint calls are recorded outside of those around it.
+  std::vector<Tensor> run_repeated(const BackwardRequest& request) const {
+    try {
+      return run_backward(request);
+    } catch (Error& error) {
+      if (checked_module && !checked_module->empty()) error.add_context("called in module " + *checked_module);
+      throw;
+    }
+  }
   Pass repeat() const {
     std::vector<Tensor> inputs;
     for (std::size_t i = 0; i < inputs_.size(); ++i) {
@@ -108,7 +117,7 @@ class CheckpointNode final : public Node {
       inputs.push_back(was_frozen ? raw::alias(input).requires_grad_() : input);
     }
     const AutocastGuard autocast(autocast_);
-    const AnomalyModeGuard anomaly(checked_module != nullptr);
+    const AnomalyModeGuard anomaly(is_checked(*this));
     const AttentionContextGuard attention(attention_.get());
     const std::shared_ptr<random::SliceContext> context = slices_ ? slices_->fresh() : nullptr;
     const random::SliceContextGuard slices(context.get());

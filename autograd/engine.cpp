@@ -324,9 +324,9 @@ class Backward final : public Run {
       const void* const view_taker = request_.inputs.empty() && !grad_mode() ? this : nullptr;
       const bool is_split = at.deferred >= 0;
       const bool retain = request_.retain_graph || request_.create_graph || (is_split && request_.part_i);
-      const bool is_checked = node.checked_module != nullptr, received_nan = is_checked && has_nan(at.grads);
+      const bool checks = is_checked(node), received_nan = checks && has_nan(at.grads);
       Gradients gradients = node.run(at.grads, Needs(node, wanted, view_taker, retain, is_split));
-      if (is_checked) check_anomaly(node, received_nan, gradients);
+      if (checks) check_anomaly(node, received_nan, gradients);
       if (!retain) node.release();
       LOCKSTEP_CHECK(gradients.size() >= node.edges.size() || gradients.empty(), "returned {} gradients for {} inputs",
                      gradients.size(), node.edges.size());

@@ -44,10 +44,10 @@ class InferenceGuard : public NoGradGuard {
   bool previous_;
 };
 
-/// PyTorch's anomaly mode, to find where a NaN comes from: backward checks each operation that this thread recorded while
-/// the guard existed, and throws InvalidArgument for the first one whose gradient is NaN. The error names the operation
-/// and the module in which it ran. The guard may be gone when backward runs. Forward is not checked. Each check reads all
-/// elements, so use it for a few steps only.
+/// PyTorch's anomaly mode, to find where a NaN comes from: a backward on this thread, while the guard exists, throws
+/// InvalidArgument after the first operation that computes a gradient with a NaN. The error names the operation and, if it
+/// was recorded under a guard as well, the module in which it ran. Operations recorded under a guard are checked in any
+/// backward. Forward is not checked. Each check reads all elements, so use it for a few steps only.
 class AnomalyGuard {
  public:
   AnomalyGuard();

@@ -123,7 +123,7 @@ class Node : public RefCounted<Node>, public SmallObject {
   std::uint64_t sequence;  ///< order of creation: later operations run backward first
   int micro_batch;         ///< micro-batch of the recording thread, restored while the node runs backward
   const void* replica;     ///< replica context (thread_context_internal.h) of that thread, restored as well
-  /// Under AnomalyGuard, the module that recorded it (empty outside of modules), and backward checks its gradients.
+  /// Under AnomalyGuard, the module that recorded it (empty outside of modules).
   std::unique_ptr<const std::string> checked_module;
   SmallVector<Edge, 3> edges;  ///< one for each input
   SmallVector<OutputInfo, 1> outputs;

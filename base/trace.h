@@ -101,9 +101,10 @@ void start_trace(const TraceOptions& options = {});
 Trace stop_trace();
 /// Writes one process for each trace, in this order. Throws IoError.
 void write_chrome_trace(const std::string& path, const std::vector<Trace>& traces);
-/// A profile as a table, as PyTorch's key_averages().table(): a line for each kind and name of events, with their number, all
-/// of their time, and that without events inside them on the same thread ("self"); the `rows` with most of the latter.
-/// Includes operations of CPU devices if the trace has kernels.
+/// A profile as a table, as PyTorch's key_averages().table(): a line for each kind and name of events, with their number,
+/// their total time, and the time in which no other event runs inside them on their thread ("self"). The `rows` lines with
+/// the longest such time. Collectives last from launch to completion, during other work, so they have no time of their own.
+/// Operations of forward are in the table only if the trace has kernels. For CUDA, times are those of the host.
 std::string profile_table(const Trace& trace, std::size_t rows = 20);
 
 namespace detail {

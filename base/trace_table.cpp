@@ -18,8 +18,9 @@ struct Row {
   std::int64_t calls = 0, total = 0, self = 0;  // ns
 };
 
-// Events that lie inside others of their thread: a collective lasts from launch to completion, during other work.
-bool is_nested(const TraceEvent& event) { return event.kind != TraceKind::kCollective && event.end > event.begin; }
+// Whether events of the kind lie inside others of their thread: a collective lasts from launch to completion, during other
+// work.
+bool is_nested(TraceKind kind) { return kind != TraceKind::kCollective && kind != TraceKind::kHops; }
 
 std::vector<Row> rows_of(const Trace& trace) {
   std::vector<Row> rows;
@@ -38,7 +39,7 @@ std::vector<Row> rows_of(const Trace& trace) {
     ++row.calls;
     row.total += time;
     row.self += time;
-    if (!is_nested(event)) continue;
+    if (!is_nested(event.kind)) continue;
     std::vector<Open>& open = threads[event.thread];
     while (!open.empty() && open.back().end <= event.begin) open.pop_back();
     if (!open.empty() && event.end <= open.back().end) rows[open.back().row].self -= time;
@@ -55,14 +56,17 @@ std::string profile_table(const Trace& trace, std::size_t rows) {
   std::vector<Row> all = rows_of(trace);
   std::ranges::stable_sort(all, std::greater(), &Row::self);
   std::int64_t sum = 0;
-  for (const Row& row : all) sum += row.self;
+  for (const Row& row : all) sum += is_nested(row.kind) ? row.self : 0;
   std::string text = fmt::format("{:<10} {:<28} {:>9} {:>7} {:>11} {:>11} {:>11}\n", "kind", "name", "self ms",
                                  "self %", "total ms", "calls", "mean us");
   for (const Row& row : all) {
     if (rows-- == 0) break;
-    text += fmt::format("{:<10} {:<28} {:>9.3f} {:>7.1f} {:>11.3f} {:>11} {:>11.1f}\n", lockstep::name(row.kind),
-                        row.name, ms(row.self), 100.0 * static_cast<double>(row.self) / static_cast<double>(sum),
-                        ms(row.total), row.calls, 1e3 * ms(row.total) / static_cast<double>(row.calls));
+    const bool nested = is_nested(row.kind);
+    const double share = static_cast<double>(row.self) / static_cast<double>(sum);
+    text += fmt::format("{:<10} {:<28} {:>9} {:>7} {:>11.3f} {:>11} {:>11.1f}\n", lockstep::name(row.kind), row.name,
+                        nested ? fmt::format("{:.3f}", ms(row.self)) : "-",
+                        nested ? fmt::format("{:.1f}", 100 * share) : "-", ms(row.total), row.calls,
+                        1e3 * ms(row.total) / static_cast<double>(row.calls));
   }
   if (trace.dropped > 0)
     text += fmt::format("{} events are missing: full rings dropped them; raise .events_per_thread\n", trace.dropped);

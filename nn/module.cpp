@@ -144,9 +144,9 @@ Tensor Module::run(const Forward& forward) const {
       [](const void* called, const void* module) {
         return site_of(static_cast<const Module*>(module)->path_below(static_cast<const Module*>(called)));
       },
-      [](const void* called, const void* module) {
+      [](const void* module) {
         const auto& self = *static_cast<const Module*>(module);
-        const std::string path = self.path_below(static_cast<const Module*>(called));
+        const std::string path = self.path_below(nullptr);
         return path.empty() ? self.type_name() : fmt::format("{} ({})", path, self.type_name());
       });
   const auto* const caller = static_cast<const Module*>(site.outer_module());

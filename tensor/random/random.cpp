@@ -82,13 +82,11 @@ const SiteGuard* innermost_site_guard() { return innermost_site; }
 SiteContext::SiteContext(const SiteGuard* guard) : previous_(std::exchange(innermost_site, guard)) {}
 SiteContext::~SiteContext() { innermost_site = previous_; }
 
-const SiteGuard& SiteGuard::outermost() const {
-  const SiteGuard* site = this;
-  while (site->outer_) site = site->outer_;
-  return *site;
+std::uint64_t SiteGuard::site() const {
+  const SiteGuard* called = this;
+  while (called->outer_) called = called->outer_;
+  return find_site_(called->module_, module_);
 }
-std::uint64_t SiteGuard::site() const { return find_site_(outermost().module_, module_); }
-std::string SiteGuard::description() const { return describe_ ? describe_(outermost().module_, module_) : ""; }
 
 std::string current_module() { return innermost_site ? innermost_site->description() : ""; }
 

@@ -44,11 +44,11 @@ Position draw(const Place& place, std::uint64_t blocks);
 inline Position draw_initial(std::uint64_t blocks) { return draw({kInitialSite, 0}, blocks); }
 
 // While it exists, the calling thread runs `module`, whose path determines the site of draws. Each draw calls
-// `find_site` with the outermost running module and `module`, and current_module() calls `describe`, unless it is null.
+// `find_site` with the outermost running module and `module`; current_module() calls `describe`, unless it is null.
 class SiteGuard {
  public:
   using FindSite = std::uint64_t (*)(const void* called, const void* module);
-  using Describe = std::string (*)(const void* called, const void* module);
+  using Describe = std::string (*)(const void* module);
   SiteGuard(const void* module, FindSite find_site, Describe describe = nullptr);
   ~SiteGuard();
   SiteGuard(const SiteGuard&) = delete;
@@ -57,10 +57,9 @@ class SiteGuard {
   // The module that was running before; null if none was.
   const void* outer_module() const { return outer_ ? outer_->module_ : nullptr; }
   std::uint64_t site() const;
-  std::string description() const;  // empty without `describe`
+  std::string description() const { return describe_ ? describe_(module_) : ""; }
 
  private:
-  const SiteGuard& outermost() const;
   const void* module_;
   FindSite find_site_;
   Describe describe_;

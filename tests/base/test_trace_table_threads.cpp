@@ -19,15 +19,16 @@ TEST_CASE("a profile has a line for each kind and name, with most time of their 
                  event(Kind::kCollective, "all_reduce", 100, 700),  // reaches beyond the forward
                  event(Kind::kKernel, "add", 300, 400),
                  event(Kind::kBucketReady, "bucket", 400, 400),  // has no duration
-                 event(Kind::kBackward, "fc", 500, 900)}};
+                 event(Kind::kHops, "ring", 450, 650), event(Kind::kBackward, "fc", 500, 900)}};
   CHECK("\n" + ls::profile_table(trace) == R"(
 kind       name                           self ms  self %    total ms       calls     mean us
-collective all_reduce                       0.600    33.3       0.600           1       600.0
-backward   fc                               0.400    22.2       0.400           1       400.0
-kernel     matmul                           0.300    16.7       0.300           1       300.0
-kernel     add                              0.300    16.7       0.300           2       150.0
-step       step                             0.100     5.6       1.000           1      1000.0
-forward    fc                               0.100     5.6       0.500           1       500.0
+collective all_reduce                           -       -       0.600           1       600.0
+backward   fc                               0.400    33.3       0.400           1       400.0
+kernel     matmul                           0.300    25.0       0.300           1       300.0
+kernel     add                              0.300    25.0       0.300           2       150.0
+hops       ring                                 -       -       0.200           1       200.0
+step       step                             0.100     8.3       1.000           1      1000.0
+forward    fc                               0.100     8.3       0.500           1       500.0
 3 events are missing: full rings dropped them; raise .events_per_thread
 )");
   const std::string two = ls::profile_table(trace, 2);

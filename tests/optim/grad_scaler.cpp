@@ -1,4 +1,4 @@
-// GradScaler: its scale, the steps that it leaves out, its state and its errors. On meshes: parallel.grad_scaler_threads.
+// GradScaler: its scale, the steps that it leaves out, its state and its errors. On ranks: parallel.unusual_gradients_threads.
 #include "tests/optim/support.h"
 
 #include <utility>
@@ -77,7 +77,9 @@ TEST_CASE("GradScaler scales losses of f16, whose small gradients it keeps") {
     ls::nn::Parameter w(ls::ones({4}));
     ls::optim::SGD sgd({w}, {.lr = 1.0});
     const ls::Tensor tiny = ls::full({4}, 1e-5, {.dtype = ls::kFloat16});
-    scaler.scale(ls::sum(w->to(ls::kFloat16) * tiny).to(ls::kFloat32) * 1e-4).backward();
+    const ls::Tensor loss = ls::sum(w->to(ls::kFloat16) * tiny);
+    CHECK(scaler.scale(loss).dtype() == ls::kFloat32);
+    scaler.scale(loss.to(ls::kFloat32) * 1e-4).backward();
     scaler.unscale_(sgd);
     return w->grad().to_vector<float>()[0];
   };
@@ -105,15 +107,18 @@ TEST_CASE("the state of GradScaler has PyTorch's names, and continues the count 
   for (const auto& [name, tensor] : state)
     wrong.insert(name, name == "scale" ? ls::full({}, -1.0, {.dtype = ls::kFloat64}) : tensor);
   CHECK(error_of([&] { other.load_state_dict(wrong); }) ==
-        "load_state_dict: init_scale is -1, expected a finite number above 0");
+        "load_state_dict: the scale is -1, expected a normal number of f32, above 0");
   CHECK(contains(error_of([&] { other.load_state_dict({}); }), "\"scale\" is missing"));
   CHECK(other.get_scale() == 8);
 }
 
 TEST_CASE("errors of GradScaler") {
   CHECK(error_of([] { GradScaler({.init_scale = kNan}); }) ==
-        "GradScaler: init_scale is nan, expected a finite number above 0");
-  CHECK(contains(error_of([] { GradScaler({.backoff_factor = 0}); }), "backoff_factor is 0"));
+        "GradScaler: the scale is nan, expected a normal number of f32, above 0");
+  CHECK(contains(error_of([] { GradScaler({.init_scale = 1e-39}); }), "the scale is 1e-39"));
+  CHECK(contains(error_of([] { GradScaler({.growth_factor = 0.5}); }), "growth_factor is 0.5, expected a finite"));
+  CHECK(contains(error_of([] { GradScaler({.backoff_factor = 2}); }),
+                 "backoff_factor is 2, expected a number in (0, 1]"));
   CHECK(error_of([] { GradScaler({.growth_interval = 0}); }) == "GradScaler: growth_interval is 0, expected 1 or more");
   Subject subject;
   GradScaler scaler;
@@ -123,4 +128,25 @@ TEST_CASE("errors of GradScaler") {
         "GradScaler: step was called for this optimizer before; call update() after each step");
   CHECK(contains(error_of([&] { scaler.unscale_(subject.sgd); }),
                  "unscale_ or step was called for this optimizer before"));
+
+  const ls::nn::Parameter half(ls::ones({2}, {.dtype = ls::kFloat16}));
+  ls::optim::SGD of_half({half}, {.lr = 1.0});
+  GradScaler other;
+  other.scale(ls::sum(*half)).backward();
+  CHECK(contains(error_of([&] { other.step(of_half); }), "GradScaler: a gradient is f16"));
+  ls::nn::Linear module(2, 1);
+  ls::parallel::GradientAccumulation run(module);
+  CHECK(contains(error_of([&] { other.step(subject.sgd, run); }), "has a parameter that is not in run.parameters()"));
+}
+
+TEST_CASE("GradScaler that is not enabled does nothing") {
+  Subject subject;
+  GradScaler off({.enabled = false});
+  const ls::Tensor loss = ls::sum(*subject.w);
+  CHECK(off.scale(loss).ref() == loss.ref());
+  for (int step = 0; step < 2; ++step) CHECK(subject.step(off, step));
+  off.unscale_(subject.sgd);
+  CHECK_NOTHROW(off.update());
+  CHECK(off.state_dict().size() == 0);
+  CHECK_NOTHROW(off.load_state_dict({}));
 }
