@@ -33,6 +33,8 @@ namespace lockstep::parallel {
 namespace {
 
 constexpr std::chrono::milliseconds kAcceptPause{10};
+constexpr std::chrono::milliseconds kUntilMade{
+    1000};                                     // for the other ranks, to make a group that this process has made
 constexpr std::size_t kKeptBuffer = 64 << 10;  // a larger buffer is freed after use
 
 struct Connection {
@@ -87,6 +89,7 @@ class StoreServer::Loop {
   }
   // Executes a last-will entry of another thread.
   void set_missing(const std::vector<std::string>& keys, const std::string& value) {
+    has_failed_.store(true);
     table_.set_missing(keys, value);
     wake();
   }
@@ -99,6 +102,10 @@ class StoreServer::Loop {
  private:
   void turn(int timeout);
   int next_timeout() const;
+  // A rank has a last will until it has made its group.
+  bool serves_formation() const {
+    return std::ranges::any_of(peers_, [](const auto& peer) { return !peer->will_keys.empty(); });
+  }
   void serve(Connection& peer, short events);
   void accept_some();
   bool accept_one();
@@ -124,6 +131,8 @@ class StoreServer::Loop {
   Descriptor spare_;               // released briefly when descriptors run out, to accept and reject a connection
   std::optional<Deadline> pause_;  // no connection is accepted before it ends: descriptors or memory ran out
   std::atomic<bool> stop_{false}, has_ended_{false};
+  std::atomic<bool> has_failed_{
+      false};  // whether this process has left the rendezvous by an error, and told the others
   const std::string id_ = random_hex(kDigestBytes);
   SharedTable table_;
   std::uint64_t seen_changes_ = 0;  // changes of the table after which waiting requests were tried
@@ -135,6 +144,9 @@ class StoreServer::Loop {
 void StoreServer::Loop::run() {
   try {
     while (!stop_.load()) turn(next_timeout());
+    // This process may end while a slow rank still makes the group, and would read here which rank has failed.
+    for (Deadline deadline(kUntilMade); !has_failed_.load() && serves_formation() && !deadline.passed();)
+      turn(static_cast<int>(deadline.slice().count()));
     turn(0);  // replies to the requests that have arrived
   } catch (const std::exception&) {
     // Out of memory. Closing all connections tells every rank.

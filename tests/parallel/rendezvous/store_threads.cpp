@@ -218,6 +218,34 @@ TEST_CASE("a last will sets the keys that are not there when it is destroyed, un
   });
 }
 
+TEST_CASE("a server replies until the ranks have made their group, unless its own process could not") {
+  for (const bool has_failed : {false, true}) {
+    const auto options = fresh_store();
+    auto server = serve(options);
+    const auto slow = client_of(options);
+    auto will = slow->leave_last_will({"failure"}, "lost");
+    auto own = server->leave_last_will({"failure"}, "rank 0 has failed");
+    if (!has_failed) own->cancel();
+    own.reset();
+    std::atomic<bool> has_ended{false};
+    std::jthread end([&] {
+      server.reset();
+      has_ended = true;
+    });
+    const auto ask = [&] { slow->check({"key"}); };
+    if (has_failed) {
+      end.join();
+      CHECK_THROWS_AS(ask(), ls::CommError);
+      continue;
+    }
+    for (int i = 0; i < 100; ++i) ask();
+    CHECK_FALSE(has_ended);
+    will->cancel();
+    end.join();
+    CHECK_THROWS_AS(ask(), ls::CommError);
+  }
+}
+
 TEST_CASE("the end of the server ends a wait at once, and names rank 0") {
   const auto options = fresh_store();
   auto server = serve(options);
