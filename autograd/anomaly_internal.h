@@ -1,4 +1,4 @@
-// What backward checks under AnomalyGuard.
+// The checks of a backward under AnomalyGuard.
 #pragma once
 
 #include "lockstep/autograd/node.h"

@@ -2,6 +2,7 @@
 /// Gradient scaling, for gradients that are too small for f16.
 #pragma once
 
+#include <cstdint>
 #include <limits>
 #include <vector>
 
@@ -90,7 +91,7 @@ class GradScaler {
     const Optimizer* optimizer;
     bool is_finite = false, has_stepped = false;
   };
-  static bool is_finite(double norm);
+  static bool is_finite(double norm);  // here without <cmath>, which is large
   Entry* find(const Optimizer& optimizer);
   bool is_unscaled(const Optimizer& optimizer);
   // Divides the gradients, and adds an entry. Throws InvalidArgument if a parameter is not in the list.

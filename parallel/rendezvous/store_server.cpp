@@ -131,8 +131,7 @@ class StoreServer::Loop {
   Descriptor spare_;               // released briefly when descriptors run out, to accept and reject a connection
   std::optional<Deadline> pause_;  // no connection is accepted before it ends: descriptors or memory ran out
   std::atomic<bool> stop_{false}, has_ended_{false};
-  std::atomic<bool> has_failed_{
-      false};  // whether this process has left the rendezvous by an error, and told the others
+  std::atomic<bool> has_failed_{false};  // whether this process has told the others of its error in the rendezvous
   const std::string id_ = random_hex(kDigestBytes);
   SharedTable table_;
   std::uint64_t seen_changes_ = 0;  // changes of the table after which waiting requests were tried

@@ -19,7 +19,7 @@ struct Block : nn::Module {
   nn::Linear& down = add<nn::Linear>("down", 16, kWidth);
   ls::Tensor forward(const ls::Tensor& x) const override { return down(ls::relu(up(x))); }
 };
-// Of zeros, the gradient of x * x is NaN, because that of sqrt is infinite.
+// The gradient of x * x is NaN where x is 0, because that of sqrt is infinite there.
 struct Root : nn::Module {
   ls::Tensor forward(const ls::Tensor& x) const override { return ls::sqrt(x * x); }
 };
