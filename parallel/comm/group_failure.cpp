@@ -40,7 +40,8 @@ std::string poison_text(Poison reason, const std::string& culprit, const std::st
     case Poison::kLate:
       return fmt::format("{} did not arrive in time, as another rank reports", culprit);
     case Poison::kDisagreed:
-      return fmt::format("ranks disagree: {} called another operation, as another rank reports", culprit);
+      return fmt::format("ranks disagree: {}, as another rank reports",
+                         what.empty() ? culprit + " called another operation" : what);
     case Poison::kFailed:
       return fmt::format("{} has failed{}{}", culprit, what.empty() ? "" : ": ", what);
     default:

@@ -41,7 +41,7 @@ std::string printable(std::span<const char> text);
 // a longer one, because it begins with the operation and ends with the cause.
 std::string first_line(std::string_view text, std::size_t size);
 // For example "rank 2 has left the group", for the culprit "rank 2". `what` says what happened to a lost or failed rank,
-// or is empty. `reason` may be any number.
+// or who called what if ranks disagree, or is empty. `reason` may be any number.
 std::string poison_text(Poison reason, const std::string& culprit, const std::string& what);
 
 // "all_reduce #3 on rank 0 (...): not complete after 500 ms: rank 1 has not arrived"

@@ -18,14 +18,15 @@
 
 namespace ls = lockstep;
 
-using SentBytes = std::array<std::int64_t, ls::parallel::kChannels>;  // by channel
+using SentBytes = std::array<std::int64_t, ls::parallel::kChannels>;  // or messages, by channel
 
 class Post {
  public:
   // `most_delay`: each message is withheld from up to so many attempts to receive it, a number that follows from the
   // message's line and number.
   explicit Post(int size, std::uint64_t most_delay = 0)
-      : sent(static_cast<std::size_t>(size)), closed_(static_cast<std::size_t>(size), false), most_delay_(most_delay) {}
+      : sent(static_cast<std::size_t>(size)), messages(static_cast<std::size_t>(size)),
+        closed_(static_cast<std::size_t>(size), false), most_delay_(most_delay) {}
 
   using Line = std::tuple<int, int, ls::parallel::Channel>;  // from, to
   struct Message {
@@ -41,6 +42,7 @@ class Post {
     lines_[line].push_back({number, {first, first + bytes}, delay_of(line, number)});
     sent[static_cast<std::size_t>(rank)][static_cast<std::size_t>(std::get<2>(line))] +=
         static_cast<std::int64_t>(bytes);
+    ++messages[static_cast<std::size_t>(rank)][static_cast<std::size_t>(std::get<2>(line))];
     changed_.notify_all();
   }
   std::uint64_t expect(const Line& line) {
@@ -79,7 +81,7 @@ class Post {
     return closed_[static_cast<std::size_t>(rank)];
   }
 
-  std::vector<SentBytes> sent;                // by rank; valid when all operations have ended
+  std::vector<SentBytes> sent, messages;      // by rank; valid when all operations have ended
   std::optional<ls::parallel::Channel> lost;  // messages on it never arrive
 
  private:

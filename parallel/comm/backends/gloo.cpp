@@ -15,7 +15,6 @@
 
 #include <algorithm>
 #include <condition_variable>
-#include <functional>
 #include <mutex>
 #include <thread>
 
@@ -28,7 +27,7 @@
 namespace lockstep::parallel {
 namespace {
 
-constexpr int kNonceChannel = kChannels, kProofChannel = kChannels + 1, kWatchChannel = kChannels + 2;
+constexpr int kProofChannel = kChannels, kWatchChannel = kChannels + 1;
 
 // gloo writes to sockets that peers may have closed. During the lifetime of this object such a write returns an error
 // code in this thread instead of ending the process by SIGPIPE.
@@ -84,24 +83,22 @@ class Mesh final : public gloo::Context {
     }
   }
 
-  // Exchanges addresses through `store`: each rank has one for every other rank, all of one length.
-  void connect(Store& store, const TimeLeft& left) {
-    store.set(std::to_string(rank), addresses_);
-    for (int peer = 0; peer < size; ++peer) {
-      if (peer == rank) continue;
-      const std::string theirs = store.get(std::to_string(peer), left());
-      const std::size_t length = theirs.size() / static_cast<std::size_t>(size - 1);
-      const auto at = theirs.begin() + static_cast<std::ptrdiff_t>(length) * (rank < peer ? rank : rank - 1);
-      try {
-        getPair(peer)->connect({at, at + static_cast<std::ptrdiff_t>(length)});
-      } catch (const gloo::Exception& error) {
-        const std::string text = fmt::format(
-            "init_process_group: gloo: rank {} has no connection with rank {}: {}\n"
-            "Both reach the store; gloo's own ports, any that are free, must be open between hosts, and to them alone",
-            rank, peer, error.what());
-        if (left.passed()) throw CommTimeout(text);
-        throw CommError(text);
-      }
+  // The addresses at which the other ranks connect to this one, one after another, all of one length.
+  const std::string& addresses() const { return addresses_; }
+  // Connects with a rank, by its addresses.
+  void connect(int peer, std::string_view addresses, const TimeLeft& left) {
+    const std::size_t length = addresses.size() / static_cast<std::size_t>(size - 1);
+    const std::string_view own =
+        addresses.substr(length * static_cast<std::size_t>(rank < peer ? rank : rank - 1), length);
+    try {
+      getPair(peer)->connect({own.begin(), own.end()});
+    } catch (const gloo::Exception& error) {
+      const std::string text = fmt::format(
+          "init_process_group: gloo: rank {} has no connection with rank {}: {}\n"
+          "Both reach the store; gloo's own ports, any that are free, must be open between hosts, and to them alone",
+          rank, peer, error.what());
+      if (left.passed()) throw CommTimeout(text);
+      throw CommError(text);
     }
   }
 
@@ -117,7 +114,7 @@ class Mesh final : public gloo::Context {
   }
 
  private:
-  std::string addresses_;  // addresses at which each other rank connects to this one
+  std::string addresses_;
 };
 
 constexpr std::chrono::hours kForever{24 * 365};
@@ -194,10 +191,20 @@ class Alarm {
   std::thread thread_;
 };
 
+constexpr const char* kLoopback = "127.0.0.1";
+
+// The address at which a rank listens. Ranks of one host have loopback addresses of their own: the kernel takes long to
+// find a free port for the thousandth socket of one address.
+std::string address_of(const Rendezvous& place) {
+  if (!place.address.empty() && place.address != kLoopback) return place.address;
+  return fmt::format("127.0.{}.{}", place.rank / 254 % 256, 1 + place.rank % 254);
+}
+
 std::shared_ptr<gloo::transport::Device> device_at(const std::string& address, int rank) {
   try {
     return gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr(address.c_str()));
   } catch (const std::exception& error) {
+    if (address.starts_with("127.") && address != kLoopback) return device_at(kLoopback, rank);
     throw CommError(fmt::format(
         "init_process_group: gloo: rank {} finds no network interface with the address {}{}: {}\n"
         "Turn the interface on (ip link set NAME up), or use the backend shm, which needs none, if all ranks are on "
@@ -207,33 +214,32 @@ std::shared_ptr<gloo::transport::Device> device_at(const std::string& address, i
 }
 
 constexpr const char* kClosed = "its connection is closed";
+constexpr int kRanksWithResults = 8;  // most ranks that have connections of their own for results
 
 class GlooTransport final : public Transport {
  public:
   GlooTransport(const InitOptions& options, const Rendezvous& place) : rank_(place.rank) {
     const WithoutBrokenPipe guard;  // gloo's thread inherits the signal mask
-    const std::string address = place.address.empty() ? "127.0.0.1" : place.address;
+    for (int peer = 0; peer < place.size; ++peer) {
+      if (peer != rank_) others_.push_back(peer);
+    }
+    const std::string address = address_of(place);
     const auto device = device_at(address, rank_);
-    const auto second_device = device_at(address, rank_);  // a second thread: sends results while parts are received
     Digest secret = shared_secret(place);
     const TimeLeft left(options.timeout);
     const auto make_mesh = [&](const auto& on) { return std::make_shared<Mesh>(place.rank, place.size, on, left); };
     data_ = make_mesh(device);
-    results_ = make_mesh(second_device);
     news_ = make_mesh(device);
+    // With a second thread, results are sent while parts are received.
+    if (place.size <= kRanksWithResults) results_ = make_mesh(device_at(address, rank_));
     const std::jthread alarm = formation_alarm(place.watch.get(), [this] {
-      for (const auto& mesh : {data_, results_, news_}) mesh->abort();
+      for (Mesh* const mesh : meshes()) mesh->abort();
     });
-    for (const auto& [mesh, name] : {std::pair{data_, "data"}, {results_, "results"}, {news_, "news"}}) {
-      PrefixStore store(fmt::format("gloo/{}/", name), place.store);
-      mesh->connect(store, left);
-      greet(*mesh, secret, place, left);
-    }
+    const std::vector<Digest> nonces = connect(place, left);
+    greet(secret, nonces, place, left);
     wipe(secret);
     watches_.resize(static_cast<std::size_t>(place.size));
-    for (int peer = 0; peer < place.size; ++peer) {
-      if (peer == rank_) continue;
-      others_.push_back(peer);
+    for (const int peer : others_) {
       auto buffer = data_->createUnboundBuffer(&never_, sizeof(never_));
       buffer->recv(peer, static_cast<std::uint64_t>(kWatchChannel));
       watches_[static_cast<std::size_t>(peer)] = std::make_unique<GlooParcel>(peer, false, std::move(buffer));
@@ -285,7 +291,8 @@ class GlooTransport final : public Transport {
   std::unique_ptr<Parcel> start_native(const Call&) override { return nullptr; }
 
   void hang_up(bool) override {
-    for (const auto& mesh : {data_, results_}) mesh->abort();
+    data_->abort();
+    if (results_) results_->abort();
   }
 
  private:
@@ -306,7 +313,7 @@ class GlooTransport final : public Transport {
 
   gloo::Context& mesh_of(Channel channel) const {
     if (channel >= Channel::kFailures) return *news_;
-    return channel == Channel::kResults ? *results_ : *data_;
+    return channel == Channel::kResults && results_ ? *results_ : *data_;
   }
 
   // Returns the random secret that rank 0 has drawn for this group, the MAC key of the handshake.
@@ -323,51 +330,65 @@ class GlooTransport final : public Transport {
     return secret;
   }
 
-  // Every rank asks every other to prove that it knows the secret: by a MAC over a fresh nonce, both ranks and the
-  // mesh, so that a proof cannot be replayed elsewhere.
-  void greet(gloo::Context& mesh, const Digest& secret, const Rendezvous& place, const TimeLeft& left) {
-    const auto own_nonces = exchange(mesh, kNonceChannel, place, left, [](int) { return random_digest(); });
-    const auto proof = [&](int prover, int verifier, const Digest& nonce) {
-      const std::int32_t number = &mesh == data_.get() ? 0 : &mesh == results_.get() ? 1 : 2;
-      const std::int32_t ends[3] = {prover, verifier, number};
-      std::string text = "lockstep gloo hello";
-      text.append(reinterpret_cast<const char*>(ends), sizeof(ends)).append(view(nonce));
-      return hmac_sha256(view(secret), text);
-    };
-    const auto proofs = exchange(mesh, kProofChannel, place, left, [&](int peer) {
-      return proof(rank_, peer, own_nonces.received[static_cast<std::size_t>(peer)]);
-    });
-    for (int peer = 0; peer < place.size; ++peer) {
-      const auto r = static_cast<std::size_t>(peer);
-      if (peer != rank_ && !same_secret(view(proofs.received[r]), view(proof(peer, rank_, own_nonces.sent[r]))))
-        throw CommError(fmt::format("init_process_group: gloo: an unauthenticated peer answered for rank {}", peer));
-    }
+  std::vector<Mesh*> meshes() const {
+    std::vector<Mesh*> all{data_.get(), news_.get()};
+    if (results_) all.push_back(results_.get());
+    return all;
   }
 
-  // The digests sent to each peer and received from each.
-  struct Digests {
-    std::vector<Digest> sent, received;
-  };
-  Digests exchange(gloo::Context& mesh, int channel, const Rendezvous& place, const TimeLeft& left,
-                   const std::function<Digest(int)>& digest_for) {
-    const auto size = static_cast<std::size_t>(place.size);
-    Digests digests{std::vector<Digest>(size), std::vector<Digest>(size)};
+  // Connects with all ranks by the addresses that they leave in the store. Each also leaves a fresh nonce; returns all.
+  std::vector<Digest> connect(const Rendezvous& place, const TimeLeft& left) {
+    PrefixStore store("gloo/rank/", place.store);
+    std::vector<Digest> nonces(static_cast<std::size_t>(place.size));
+    nonces[static_cast<std::size_t>(rank_)] = random_digest();
+    std::string offer(view(nonces[static_cast<std::size_t>(rank_)]));
+    for (const Mesh* const mesh : meshes()) offer += mesh->addresses();
+    store.set(std::to_string(rank_), offer);
+    for (const int peer : others_) {
+      const std::string theirs = store.get(std::to_string(peer), left());
+      if (theirs.size() != offer.size())
+        throw CommError(fmt::format("gloo: rank {} left no addresses in the store", peer));
+      theirs.copy(nonces[static_cast<std::size_t>(peer)].data(), kDigestBytes);
+      std::string_view addresses = std::string_view(theirs).substr(kDigestBytes);
+      for (Mesh* const mesh : meshes()) {
+        mesh->connect(peer, addresses.substr(0, mesh->addresses().size()), left);
+        addresses.remove_prefix(mesh->addresses().size());
+      }
+    }
+    return nonces;
+  }
+
+  // Every rank proves to every other, on each connection, that it knows the secret: by a MAC over the other's nonce, both
+  // ranks and the mesh, so that a proof cannot be replayed elsewhere.
+  void greet(const Digest& secret, const std::vector<Digest>& nonces, const Rendezvous& place, const TimeLeft& left) {
+    const auto proof = [&](int prover, int verifier, std::size_t mesh) {
+      const std::int32_t ends[3] = {prover, verifier, static_cast<std::int32_t>(mesh)};
+      std::string text = "lockstep gloo hello";
+      text.append(reinterpret_cast<const char*>(ends), sizeof(ends));
+      return hmac_sha256(view(secret), text.append(view(nonces[static_cast<std::size_t>(verifier)])));
+    };
+    const std::vector<Mesh*> on = meshes();
+    const std::size_t count = others_.size() * on.size();
+    std::vector<Digest> sent(count), received(count);
     std::vector<GlooParcel> parcels;
-    const auto post = [&](int peer, bool sending, Digest& digest) {
-      auto buffer = mesh.createUnboundBuffer(&digest, kDigestBytes);
-      sending ? buffer->send(peer, static_cast<std::uint64_t>(channel))
-              : buffer->recv(peer, static_cast<std::uint64_t>(channel));
+    const auto post = [&](std::size_t i, bool sending, Digest& digest) {
+      const int peer = others_[i / on.size()];
+      auto buffer = on[i % on.size()]->createUnboundBuffer(&digest, kDigestBytes);
+      sending ? buffer->send(peer, static_cast<std::uint64_t>(kProofChannel))
+              : buffer->recv(peer, static_cast<std::uint64_t>(kProofChannel));
       parcels.emplace_back(peer, sending, std::move(buffer));
     };
-    for (int peer = 0; peer < place.size; ++peer) {
-      if (peer == rank_) continue;
-      const auto r = static_cast<std::size_t>(peer);
-      digests.sent[r] = digest_for(peer);
-      post(peer, false, digests.received[r]);
-      post(peer, true, digests.sent[r]);
+    for (std::size_t i = 0; i < count; ++i) {
+      sent[i] = proof(rank_, others_[i / on.size()], i % on.size());
+      post(i, false, received[i]);
+      post(i, true, sent[i]);
     }
     for (GlooParcel& parcel : parcels) finish_proof(parcel, left, place.watch.get());
-    return digests;
+    for (std::size_t i = 0; i < count; ++i) {
+      const int peer = others_[i / on.size()];
+      if (!same_secret(view(received[i]), view(proof(peer, rank_, i % on.size()))))
+        throw CommError(fmt::format("init_process_group: gloo: an unauthenticated peer answered for rank {}", peer));
+    }
   }
 
   // gloo does not complete a send whose connection ends meanwhile, so this checks the watch and the deadline.
@@ -388,9 +409,9 @@ class GlooTransport final : public Transport {
 
   int rank_;
   std::vector<int> others_;  // all ranks but this one
-  // gloo does not send and receive on one connection at the same time, so results and operands have separate
-  // connections.
-  std::shared_ptr<Mesh> data_, results_, news_;
+  // gloo does not send and receive on one connection at the same time, so with few ranks results and operands have
+  // separate connections.
+  std::shared_ptr<Mesh> data_, news_, results_;
   Alarm alarm_;
   char never_ = 0;
   std::mutex watches_mutex_;

@@ -25,14 +25,31 @@ bool MessageGroup::is_needed(const MessageWork& work, int peer) {
   const auto is_missed = [&](const auto& parcel) {
     return parcel && parcel->peer() == peer && (transport_->blocks() || !transport_->finish(*parcel, nullptr));
   };
-  if (!work.begun) {
-    if (peer < work.heard || !hears_from(work.call, peer)) return false;
-    const Mailbox::Slot& slot = mailbox_of(work, peer).slots.front();
+  const auto is_awaited = [&](const Mailbox& box) {
+    const Mailbox::Slot& slot = box.slots.front();
     return !slot.parcel || is_missed(slot.parcel);
-  }
+  };
+  if (!work.begun && work.call.is_message())
+    return work.call.kind == Kind::kRecv && peer == work.call.root &&
+           is_awaited(transfer_heads_[static_cast<std::size_t>(peer)]);
+  if (!work.begun)
+    return std::any_of(rounds_.begin() + static_cast<std::ptrdiff_t>(work.round), rounds_.end(),
+                       [&](const Round& round) { return round.from == peer; }) &&
+           is_awaited(heads_[static_cast<std::size_t>(peer)]);
   return std::ranges::any_of(work.last, is_missed) ||
          std::any_of(work.steps.begin() + static_cast<std::ptrdiff_t>(work.next_step), work.steps.end(),
                      [&](const auto& step) { return std::ranges::any_of(step.needs, is_missed); });
+}
+
+// True if the rank's part of an operation has not reached this rank, which may wait for it by way of others.
+bool MessageGroup::is_missing(const MessageWork& work, int peer) {
+  if (work.begun || work.call.is_message()) return is_needed(work, peer);
+  return !rounds_[work.round].held.contains(peer);
+}
+
+// True if the peer has left because of another rank.
+bool MessageGroup::is_second_hand(const Failure& report, int peer) const {
+  return has_left(report.reason) && report.culprit != global_rank(peer);
 }
 
 // Liveness check after a slice of waiting for one rank. Throws PeerLost if another rank that is needed later is lost
@@ -47,7 +64,7 @@ void MessageGroup::check_hope(const MessageWork& work, int waited_for, Deadline&
     if (peer == rank_ || peer == waited_for || !transport_->is_closed(peer)) continue;
     Deadline patience(kNewsPatience);
     const std::optional<Failure> report = report_of(work, peer, &patience);
-    if (report ? !has_left(report->reason) : is_needed(work, peer))
+    if (report ? !has_left(report->reason) || is_second_hand(*report, peer) : is_missing(work, peer))
       throw PeerLost{peer, "its connection is closed", false};
   }
   if (deadline.passed()) throw PeerLost{waited_for, "", true};
@@ -60,12 +77,14 @@ void MessageGroup::look_around(Lane& lane, std::unique_lock<std::mutex>& lock, D
   lock.unlock();
   try {
     int needed = kNobody;
+    const int next = front->begun || front->call.is_message() ? kNobody : rounds_[front->round].from;
     for (int peer = 0; peer < size_; ++peer) {
       if (peer == rank_) continue;
       const std::optional<Failure> report = report_of(*front, peer, nullptr);
       const bool is_missed = is_needed(*front, peer);  // after the report: earlier messages have been received by then
-      if (is_missed && needed == kNobody) needed = peer;
-      if (!report || (has_left(report->reason) && !is_missed)) continue;  // the rank has done its part
+      if (is_missed && (needed == kNobody || peer == next)) needed = peer;
+      if (!report || (has_left(report->reason) && !is_second_hand(*report, peer) && !is_missed))
+        continue;  // the rank has done its part
       const int failed = has_left(report->reason) ? find_failed_step(*front, true) : kNobody;
       fail(failed != kNobody ? explain_failed_step(*front, failed) : *report);
       break;
@@ -142,21 +161,15 @@ MessageGroup::Failure MessageGroup::explain_departure(const MessageWork& work, c
 MessageGroup::Failure MessageGroup::explain_delay(const MessageWork& work, int waited_for) {
   const bool transfer = work.call.is_message();
   std::vector<int> late;
-  for (int peer = work.heard; peer < size_ && !transfer && !work.begun; ++peer) {
-    if (peer == rank_) continue;
-    try {
-      const Mailbox::Slot& slot = mailbox_of(work, peer).slots.front();
-      if (slot.parcel && transport_->finish(*slot.parcel, nullptr)) continue;
-    } catch (const PeerLost&) {
-      // The connection has ended, so the message will not arrive.
-    }
-    late.push_back(peer);
+  const bool has_begun = transfer || work.begun;
+  for (int peer = 0; peer < size_; ++peer) {
+    if (!has_begun && is_missing(work, peer)) late.push_back(peer);
   }
-  const bool has_begun = late.empty();
-  if (has_begun) late.push_back(waited_for);
+  if (late.empty()) late.push_back(waited_for);
+  const int first = std::ranges::find(late, waited_for) != late.end() ? waited_for : late.front();
   std::vector<int> all_late;
   for (const int peer : late) all_late.push_back(global_rank(peer));
-  const std::vector<int> silent = liveness_->find_silent(all_late);
+  const std::vector<int> silent = liveness_->find_silent(all_late, global_rank(first));
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
     const std::optional<Failure> report = report_of(work, peer, nullptr);

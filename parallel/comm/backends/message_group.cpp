@@ -9,10 +9,10 @@
 namespace lockstep::parallel {
 namespace {
 
-constexpr std::size_t kHeadsAhead = 4;                 // receives posted in advance
-constexpr std::size_t kHeadedBytes = 16 * 1024;        // maximum of data after a header
-constexpr std::size_t kHeadedBytesOfAll = 128 * 1024;  // maximum of data after the headers of all ranks
-constexpr int kPollsBetweenClocks = 16;                // polls between two looks at the clock
+constexpr std::size_t kHeadsAhead = 4;                   // receives posted in advance
+constexpr std::size_t kTransferBytes = 16 * 1024;        // maximum of data after a header of send and recv
+constexpr std::size_t kTransferBytesOfAll = 128 * 1024;  // maximum of data after those headers of all ranks
+constexpr int kPollsBetweenClocks = 16;                  // polls between two looks at the clock
 constexpr std::chrono::milliseconds kBetweenChecks{1};
 
 }  // namespace
@@ -26,30 +26,28 @@ bool MessageWork::is_completed() { return over.load(std::memory_order_acquire) |
 
 MessageGroup::MessageGroup(const InitOptions& options, const Rendezvous& place, std::unique_ptr<Transport> transport)
     : Backend(place), timeout_(options.timeout), canonical_(options.reduction == Reduction::kCanonical),
-      small_bytes_(std::clamp<std::size_t>(kHeadedBytesOfAll / static_cast<std::size_t>(size_), 256, kHeadedBytes)),
+      transfer_bytes_(
+          std::clamp<std::size_t>(kTransferBytesOfAll / static_cast<std::size_t>(size_), 256, kTransferBytes)),
       transport_(std::move(transport)),
       liveness_(place.liveness ? std::static_pointer_cast<MessageLiveness>(place.liveness)
                                : std::make_shared<MessageLiveness>(rank_, size_, transport_)),
       lanes_(1 + 2 * static_cast<std::size_t>(size_)), messages_sent_(static_cast<std::size_t>(size_)),
-      messages_received_(static_cast<std::size_t>(size_)), heads_(static_cast<std::size_t>(size_)),
-      transfer_heads_(static_cast<std::size_t>(size_)), news_(static_cast<std::size_t>(size_)),
-      own_notes_(static_cast<std::size_t>(size_)), news_parcels_(static_cast<std::size_t>(size_)),
-      step_outbox_(*transport_, Channel::kFailedSteps), failed_steps_(static_cast<std::size_t>(size_)),
-      steps_told_(static_cast<std::size_t>(size_)) {
+      messages_received_(static_cast<std::size_t>(size_)), rounds_(exchange_rounds(rank_, size_)),
+      heads_(static_cast<std::size_t>(size_)), transfer_heads_(static_cast<std::size_t>(size_)),
+      news_(static_cast<std::size_t>(size_)), own_notes_(static_cast<std::size_t>(size_)),
+      news_parcels_(static_cast<std::size_t>(size_)), step_outbox_(*transport_, Channel::kFailedSteps),
+      failed_steps_(static_cast<std::size_t>(size_)), steps_told_(static_cast<std::size_t>(size_)) {
   try {
     step_parcel_ = transport_->receive(kAnyRank, Channel::kFailedSteps, &step_note_, sizeof(Note));
     for (int peer = 0; peer < size_; ++peer) {
       if (peer == rank_) continue;
       const auto r = static_cast<std::size_t>(peer);
       news_parcels_[r] = transport_->receive(peer, Channel::kFailures, &news_[r], sizeof(Note));
-      for (const auto& [boxes, channel] :
-           {std::pair{&heads_, Channel::kHeads}, {&transfer_heads_, Channel::kTransferHeads}}) {
-        Mailbox& box = (*boxes)[r];
-        box.peer = peer;
-        box.channel = channel;
-        for (std::size_t i = 0; i < kHeadsAhead; ++i)
-          post_slot(box, {std::vector<std::byte>(sizeof(Head) + small_bytes_), nullptr});
-      }
+      open(transfer_heads_[r], peer, Channel::kTransferHeads, sizeof(Head) + transfer_bytes_);
+    }
+    for (const Round& round : rounds_) {
+      if (round.from >= 0)
+        open(heads_[static_cast<std::size_t>(round.from)], round.from, Channel::kHeads, sizeof(Head) + kExchangedBytes);
     }
   } catch (const PeerLost& lost) {
     throw CommError(fmt::format("init_process_group: {} is gone: {}", text_of(lost.peer), lost.why));
@@ -101,12 +99,19 @@ MessageGroup::Lane& MessageGroup::lane_of(const Call& call) {
   return lanes_[static_cast<std::size_t>(1 + (call.kind == Kind::kSend ? 0 : size_) + call.root)];
 }
 
+// True if this rank has sent all that the operation needs of it. (gloo sends by itself.)
+bool MessageGroup::only_receives(const MessageWork& work) const {
+  if (work.call.kind == Kind::kSend) return true;
+  const auto rest = rounds_.begin() + static_cast<std::ptrdiff_t>(work.rounds_sent);
+  return is_small(work.call) &&
+         (work.call.is_message() || std::all_of(rest, rounds_.end(), [](const Round& round) { return round.to < 0; }));
+}
+
 std::shared_ptr<Work> MessageGroup::start(Call call) {
   {
     const std::lock_guard lock(mutex_);
     failure_.check_usable(call);
   }
-  const bool quick = is_small(call);
   if (call.is_message())
     ++(call.kind == Kind::kSend ? messages_sent_ : messages_received_)[static_cast<std::size_t>(call.root)];
   auto work = std::make_shared<MessageWork>(this, std::move(call));
@@ -114,7 +119,7 @@ std::shared_ptr<Work> MessageGroup::start(Call call) {
     if (work->call.kind == Kind::kSend)
       send_transfer(*work);
     else if (work->call.kind != Kind::kRecv)
-      send_heads(*work);
+      start_exchange(*work);
   } catch (const PeerLost& lost) {
     fail(explain(*work, lost));  // wait() of the operation throws
   }
@@ -122,14 +127,17 @@ std::shared_ptr<Work> MessageGroup::start(Call call) {
   Lane& lane = lane_of(work->call);
   lane.queue.push_back(work);
   if (failure_) end_lanes();
-  if (transport_->blocks() && !quick && work->call.kind != Kind::kSend) ask_thread(lane);  // gloo sends by itself
+  if (transport_->blocks() && !only_receives(*work)) ask_thread(lane);
   return work;
 }
 
 // --- driving --------------------------------------------------------------------------------------------------------
 
-MessageGroup::Mailbox& MessageGroup::mailbox_of(const MessageWork& work, int peer) {
-  return (work.call.kind == Kind::kRecv ? transfer_heads_ : heads_)[static_cast<std::size_t>(peer)];
+// Posts the first receives from a peer.
+void MessageGroup::open(Mailbox& box, int peer, Channel channel, std::size_t bytes) {
+  box.peer = peer;
+  box.channel = channel;
+  for (std::size_t i = 0; i < kHeadsAhead; ++i) post_slot(box, {std::vector<std::byte>(bytes), nullptr});
 }
 
 void MessageGroup::post_slot(Mailbox& box, Mailbox::Slot slot) {
@@ -156,35 +164,11 @@ bool MessageGroup::finish(const MessageWork& work, Parcel& parcel, Deadline* dea
   return true;
 }
 
-// True if `peer` sends this rank a header for the operation.
-bool MessageGroup::hears_from(const Call& call, int peer) const {
-  return call.is_message() ? call.kind == Kind::kRecv && peer == call.root : peer != rank_;
-}
-
-// Receives and checks the headers of all ranks that send one; false if one has not arrived yet.
-bool MessageGroup::listen(MessageWork& work, Deadline* deadline) {
-  const Call& call = work.call;
-  for (; work.heard < size_; ++work.heard) {
-    if (!hears_from(call, work.heard)) continue;
-    const Mailbox::Slot& slot = mailbox_of(work, work.heard).slots.front();
-    if (!slot.parcel) throw PeerLost{work.heard, "it left before", false};
-    if (!finish(work, *slot.parcel, deadline)) return false;
-    Head head;
-    std::memcpy(&head, slot.memory.data(), sizeof(head));
-    check_head(call, work.heard, head);
-  }
-  return true;
-}
-
-// Posts the front slots, which have been read, again for the headers of later operations.
-void MessageGroup::recycle_heads(MessageWork& work) {
-  for (int peer = 0; peer < size_; ++peer) {
-    if (!hears_from(work.call, peer)) continue;
-    Mailbox& box = mailbox_of(work, peer);
-    Mailbox::Slot slot = std::move(box.slots.front());
-    box.slots.pop_front();
-    post_slot(box, std::move(slot));
-  }
+// Posts the front slot, which has been read, again for a later operation.
+void MessageGroup::recycle(Mailbox& box) {
+  Mailbox::Slot slot = std::move(box.slots.front());
+  box.slots.pop_front();
+  post_slot(box, std::move(slot));
 }
 
 // Advances an operation as far as possible: to its end with a deadline on a transport that blocks. Returns whether it
@@ -197,10 +181,13 @@ bool MessageGroup::advance(MessageWork& work, Deadline* deadline) {
     return true;
   };
   if (!work.begun) {
-    if (!listen(work, deadline)) return false;
+    const Kind kind = work.call.kind;
+    Mailbox* const box = kind == Kind::kRecv ? &transfer_heads_[static_cast<std::size_t>(work.call.root)] : nullptr;
+    if (box && !receive_head(work, *box, deadline)) return false;
+    if (!work.call.is_message() && !exchange(work, deadline)) return false;
     work.begun = true;
     begin(work);
-    recycle_heads(work);
+    if (box) recycle(*box);
   }
   for (; work.next_step < work.steps.size(); ++work.next_step) {
     MessageWork::Step& step = work.steps[work.next_step];
@@ -222,8 +209,9 @@ bool MessageGroup::run_front(Lane& lane, std::unique_lock<std::mutex>& lock, Dea
     fail(explain(*work, lost));
   } catch (const StepFailed& failed) {
     fail(explain_failed_step(*work, failed.rank));
-  } catch (const CommError& error) {
-    fail({Poison::kDisagreed, global_rank(work->heard < size_ ? work->heard : rank_), error.what()});
+  } catch (const Disagreement& found) {
+    fail({Poison::kDisagreed, global_rank(found.peer),
+          fmt::format("{}: ranks disagree: {}", work->call.describe(), found.text), found.text});
   } catch (const std::exception& error) {
     fail({Poison::kFailed, global_rank(rank_), fmt::format("{}: {}", work->call.describe(), error.what()),
           error.what()});

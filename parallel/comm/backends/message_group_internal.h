@@ -1,14 +1,15 @@
 // The engine of the message-passing backends gloo and mpi: all collectives are built from sends and receives.
 //
-// Every operation begins with a header from each rank to each other, which describes the call, so that a disagreement
-// is found before any data is sent. Small operations append their data to the header and need no other message. In
-// larger reductions each element has an owner, which receives that element from all ranks, combines them in canonical
-// order and, if all ranks need the result, sends it to them: 2 (n-1) / n of the bytes per rank, and the same bits as
-// on shm.
+// Every collective begins with an exchange of headers, which describe the call, in ceil(log2 n) rounds
+// (message_rounds_internal.h): a rank that has completed it knows that all ranks have called the same, and a
+// disagreement is found before any data is sent. Small operations append their data to the headers and need no other
+// message. In larger reductions each element has an owner, which receives that element from all ranks, combines them in
+// canonical order and, if all ranks need the result, sends it to them: 2 (n-1) / n of the bytes per rank, and the same
+// bits as on shm.
 //
-// Headers are sent when an operation is started. Waiting threads do the rest. If waiting blocks (gloo), larger
-// operations have their own thread, so that they proceed while the caller computes and no receive waits behind
-// another.
+// The first header is sent when an operation is started. Waiting threads do the rest. If waiting blocks (gloo),
+// collectives that need more of this rank have their own thread, so that they proceed while the caller computes and no
+// receive waits behind another.
 #pragma once
 
 #include <atomic>
@@ -23,6 +24,7 @@
 #include <vector>
 
 #include "lockstep/parallel/comm/backends/message_liveness_internal.h"
+#include "lockstep/parallel/comm/backends/message_rounds_internal.h"
 #include "lockstep/parallel/comm/backends/transport_internal.h"
 #include "lockstep/parallel/comm/group_failure_internal.h"
 
@@ -42,6 +44,7 @@ struct Head {
   PurposeName purpose = {};
 };
 static_assert(sizeof(Head) == 64);  // aligns the data that follows
+Head head_of(const Call& call);
 
 // The steps of one rank that exceptions have ended.
 struct FailedSteps {
@@ -64,6 +67,12 @@ struct StepFailed {
   int rank;
 };
 
+// Thrown where `peer` has called another operation. `text` is "rank 0 called ..., rank 1 called ...".
+struct Disagreement {
+  int peer;
+  std::string text;
+};
+
 class MessageWork final : public Work {
  public:
   struct Step {
@@ -78,12 +87,12 @@ class MessageWork final : public Work {
 
   MessageGroup* const group;
   const Call call;
-  int heard = 0;       // headers of the ranks below this one have been received
-  bool begun = false;  // all headers have been received
+  std::size_t round = 0, rounds_sent = 0;        // of the exchange: completed so far, and sent
+  std::vector<std::vector<std::byte>> messages;  // of the exchange: headers, with the data of small operations
+  bool begun = false;                            // all headers have been received
   std::vector<Step> steps;
   std::size_t next_step = 0;
-  Parcels last;                     // requests to complete after all steps
-  std::vector<std::byte> outgoing;  // headers, with the data of small operations
+  Parcels last;  // requests to complete after all steps
   GroupFailure failure;
   std::atomic<bool> over = false;  // complete or failed; `group` may be gone then
 };
@@ -114,6 +123,8 @@ class MessageGroup final : public Backend {
     bool wants_thread = false;
     std::atomic<int> waits_for{kNobody};  // the global rank that a thread waits for
   };
+  static constexpr std::size_t kExchangedBytes = 32 * 1024;  // maximum of data after a header of a collective
+
   // Receives posted for the next headers from one peer.
   struct Mailbox {
     struct Slot {
@@ -125,15 +136,22 @@ class MessageGroup final : public Backend {
     std::deque<Slot> slots;
   };
 
-  // --- what an operation sends and receives (message_plan.cpp) ---
+  // --- the exchange of headers and of small operations (message_exchange.cpp) ---
+  void check_head(const Call& call, int peer, const Head& got);
+  bool receive_head(MessageWork& work, Mailbox& box, Deadline* deadline);
   bool is_small(const Call& call) const;
+  void start_exchange(MessageWork& work);
+  void send_round(MessageWork& work);
+  bool exchange(MessageWork& work, Deadline* deadline);
+  void merge_message(MessageWork& work, const Round& round, const std::vector<std::byte>& received);
+  void finish_small(const MessageWork& work);
+
+  // --- what an operation sends and receives (message_plan.cpp) ---
   std::byte* data_for(const Call& call, int peer) const;    // null if nothing is sent
   std::byte* place_from(const Call& call, int peer) const;  // null if nothing is received
   void keep_own_part(const Call& call) const;
-  void send_heads(MessageWork& work);
   void send_transfer(MessageWork& work);
   void begin(MessageWork& work);  // once all headers agree
-  void finish_small(MessageWork& work);
   void begin_exchange(MessageWork& work);
   void begin_reduction(MessageWork& work);
   void receive_piece(Parcels& parcels, const Call& call, std::int64_t piece);
@@ -148,14 +166,12 @@ class MessageGroup final : public Backend {
 
   // --- driving (message_group.cpp) ---
   Lane& lane_of(const Call& call);
-  Mailbox& mailbox_of(const MessageWork& work, int peer);
+  bool only_receives(const MessageWork& work) const;
+  void open(Mailbox& box, int peer, Channel channel, std::size_t bytes);
   void post_slot(Mailbox& box, Mailbox::Slot slot);
-  void recycle_heads(MessageWork& work);
+  void recycle(Mailbox& box);
   bool advance(MessageWork& work, Deadline* deadline);
   bool finish(const MessageWork& work, Parcel& parcel, Deadline* deadline);
-  bool hears_from(const Call& call, int peer) const;
-  bool listen(MessageWork& work, Deadline* deadline);
-  void check_head(const Call& call, int peer, const Head& got);
   bool run_front(Lane& lane, std::unique_lock<std::mutex>& lock, Deadline* deadline);
   void poll_lanes(std::unique_lock<std::mutex>& lock);
   void wait(MessageWork& work);
@@ -171,6 +187,8 @@ class MessageGroup final : public Backend {
     std::string what = {};  // has happened to the culprit, for the others; or empty
   };
   bool is_needed(const MessageWork& work, int peer);
+  bool is_missing(const MessageWork& work, int peer);
+  bool is_second_hand(const Failure& report, int peer) const;
   void look_around(Lane& lane, std::unique_lock<std::mutex>& lock, Deadline& deadline);
   void check_hope(const MessageWork& work, int waited_for, Deadline& deadline);
   void fail(const Failure& failure);
@@ -187,7 +205,7 @@ class MessageGroup final : public Backend {
 
   std::chrono::milliseconds timeout_;
   bool canonical_;
-  std::size_t small_bytes_;  // maximum of data after a header
+  std::size_t transfer_bytes_;  // maximum of data after a header of send and recv
   std::shared_ptr<Transport> transport_;
   std::shared_ptr<MessageLiveness> liveness_;
 
@@ -198,7 +216,8 @@ class MessageGroup final : public Backend {
   bool stopping_ = false;
   std::vector<std::uint64_t> messages_sent_, messages_received_;  // started so far, by peer; for the user's thread
 
-  std::vector<Mailbox> heads_, transfer_heads_;  // by peer
+  const std::vector<Round> rounds_;              // of the exchange
+  std::vector<Mailbox> heads_, transfer_heads_;  // by peer; the first only of the peers of rounds_
   std::vector<std::byte> staging_;               // for reductions: pieces of the other ranks' data
   std::mutex news_mutex_;                        // guards the failure reports: several queues may fail at once
   std::vector<Note> news_, own_notes_;           // failure reports by peer, received and sent

@@ -66,8 +66,9 @@ class MessageLiveness final : public Liveness {
   void remove(const std::atomic<int>& waits_for);
   // Called by every thread of this rank while it waits.
   void answer_questions();
-  // Returns the `late` ranks that do not wait for others themselves, or, if all do, the rank at the end of the chain.
-  std::vector<int> find_silent(const std::vector<int>& late);
+  // Returns the `late` ranks that do not wait for others themselves, or, if all do, the rank at the end of the chain that
+  // begins with `first`, one of them.
+  std::vector<int> find_silent(const std::vector<int>& late, int first);
 
  private:
   static constexpr int kNoAnswer = -2;

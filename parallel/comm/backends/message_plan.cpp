@@ -18,21 +18,9 @@ std::byte* bytes_at(const Tensor& tensor, std::size_t offset = 0) {
   return static_cast<std::byte*>(tensor.raw_data()) + offset;
 }
 
-Head head_of(const Call& call) {
-  Head head{.tag = call.tag, .signature = signature_of(call), .count = call.count};
-  if (call.is_message()) return head;  // the tensors' shapes may differ
-  head.tag = static_cast<std::int32_t>(call.failed_steps);
-  head.number = call.number;
-  head.detail = call.detail;
-  head.purpose = call.purpose;
-  return head;
-}
-
 }  // namespace
 
-// --- headers, with the data of small operations ---------------------------------------------------------------------
-
-bool MessageGroup::is_small(const Call& call) const { return call.bytes() <= small_bytes_; }
+// --- messages of one exchange -------------------------------------------------------------------------------------
 
 // Returns the data that this rank sends to `peer` in an operation that is a single exchange.
 std::byte* MessageGroup::data_for(const Call& call, int peer) const {
@@ -52,54 +40,15 @@ void MessageGroup::keep_own_part(const Call& call) const {
   if (from && to && from != to) std::memcpy(to, from, call.bytes());
 }
 
-void MessageGroup::send_heads(MessageWork& work) {
-  const Call& call = work.call;
-  const Head head = head_of(call);
-  const std::size_t data = is_small(call) ? call.bytes() : 0;
-  const std::size_t block = (sizeof(Head) + data + 63) / 64 * 64;
-  const bool parts = call.flow().in_parts && data > 0;
-  work.outgoing.resize(parts ? block * static_cast<std::size_t>(size_) : block);
-  work.last.reserve(static_cast<std::size_t>(size_ - 1));
-  const std::byte* filled = nullptr;
-  for (int k = 1; k < size_; ++k) {
-    const int peer = (rank_ + k) % size_;
-    std::byte* const at = work.outgoing.data() + (parts ? block * static_cast<std::size_t>(peer) : 0);
-    const std::byte* const own = data > 0 ? data_for(call, peer) : nullptr;
-    if (parts || k == 1) std::memcpy(at, &head, sizeof(head));
-    if (own && own != filled) std::memcpy(at + sizeof(head), own, data);
-    if (own) filled = own;
-    work.last.push_back(transport_->send(peer, Channel::kHeads, at, sizeof(Head) + (own ? data : 0)));
-  }
-}
-
 void MessageGroup::send_transfer(MessageWork& work) {
   const Call& call = work.call;
   const Head head = head_of(call);
   const bool small = is_small(call);
-  work.outgoing.resize(sizeof(Head) + (small ? call.bytes() : 0));
-  std::memcpy(work.outgoing.data(), &head, sizeof(head));
-  if (small && call.count > 0) std::memcpy(work.outgoing.data() + sizeof(head), bytes_at(call.in), call.bytes());
-  work.last.push_back(transport_->send(call.root, Channel::kTransferHeads, work.outgoing.data(), work.outgoing.size()));
+  std::vector<std::byte>& message = work.messages.emplace_back(sizeof(Head) + (small ? call.bytes() : 0));
+  std::memcpy(message.data(), &head, sizeof(head));
+  if (small && call.count > 0) std::memcpy(message.data() + sizeof(head), bytes_at(call.in), call.bytes());
+  work.last.push_back(transport_->send(call.root, Channel::kTransferHeads, message.data(), message.size()));
   if (!small) post(work.last, true, call.root, Channel::kTransfers, bytes_at(call.in), call.bytes(), kMessageBytes);
-}
-
-void MessageGroup::check_head(const Call& call, int peer, const Head& got) {
-  const Head own = head_of(call);
-  if (std::memcmp(&own, &got, sizeof(Head)) == 0) return;
-  const bool transfer = call.kind == Kind::kRecv;
-  if (!transfer && got.magic == Head::kMagic && got.tag != own.tag) throw StepFailed{got.tag > own.tag ? peer : rank_};
-  const auto text = [&](const Head& head) {
-    if (head.magic != Head::kMagic) return std::string("something else");
-    const std::string called = call_text(head.signature, static_cast<std::uint64_t>(head.count), head.purpose);
-    return called + (transfer ? fmt::format(" with tag {}", head.tag) : "");
-  };
-  const bool same_text = text(own) == text(got);
-  throw CommError(fmt::format("{}: ranks disagree: {} {} {}, {} {} {}{}", call.describe(), text_of(rank_),
-                              transfer ? "expects" : "called", text(own), text_of(peer), transfer ? "sent" : "called",
-                              text(got),
-                              !same_text                 ? ""
-                              : own.number != got.number ? fmt::format(" as its operation #{}", got.number)
-                                                         : ", of another shape, scale, name or id"));
 }
 
 // --- after all headers agree ----------------------------------------------------------------------------------------
@@ -107,6 +56,11 @@ void MessageGroup::check_head(const Call& call, int peer, const Head& got) {
 void MessageGroup::begin(MessageWork& work) {
   const Call& call = work.call;
   if (call.count == 0 || call.kind == Kind::kBarrier || call.kind == Kind::kSend) return;
+  if (call.kind == Kind::kRecv && is_small(call)) {
+    const Mailbox::Slot& slot = transfer_heads_[static_cast<std::size_t>(call.root)].slots.front();
+    std::memcpy(call.out.raw_data(), slot.memory.data() + sizeof(Head), call.bytes());
+    return;
+  }
   if (is_small(call)) return finish_small(work);
   if (call.kind == Kind::kRecv) {
     work.steps.emplace_back();
@@ -119,27 +73,6 @@ void MessageGroup::begin(MessageWork& work) {
     }
   }
   call.flow().reduces ? begin_reduction(work) : begin_exchange(work);
-}
-
-// Completes a small operation, whose data follows the headers in the slots.
-void MessageGroup::finish_small(MessageWork& work) {
-  const Call& call = work.call;
-  const auto data_of = [&](int peer) { return mailbox_of(work, peer).slots.front().memory.data() + sizeof(Head); };
-  if (call.kind == Kind::kRecv) {
-    std::memcpy(place_from(call, call.root), data_of(call.root), call.bytes());
-  } else if (call.flow().reduces) {
-    if (call.kind == Kind::kReduce && rank_ != call.root) return;
-    SmallVector<const void*, 8> inputs;
-    for (int r = 0; r < size_; ++r) inputs.push_back(r == rank_ ? data_for(call, r) : data_of(r));
-    void* const out = call.out.raw_data();
-    combine(call, {inputs.begin(), inputs.size()}, {&out, 1}, 0, call.count);
-  } else {
-    keep_own_part(call);
-    for (int r = 0; r < size_; ++r) {
-      if (r == rank_) continue;
-      if (std::byte* const place = place_from(call, r)) std::memcpy(place, data_of(r), call.bytes());
-    }
-  }
 }
 
 void MessageGroup::post(Parcels& parcels, bool sending, int peer, Channel channel, std::byte* data, std::size_t bytes,
