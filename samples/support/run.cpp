@@ -248,6 +248,8 @@ void Run::write_trace(std::uint64_t hash, const Memory& memory) {
   if (!step_.is_main()) return;
   bar_.reset();
   traces[0].notes.emplace_back(report::kHashNote, fmt::format("{:016x}", hash));
+  if (const double rate = steps_per_second(); rate > 0)
+    traces[0].notes.emplace_back(report::kStepNote, std::to_string(std::llround(1e9 / rate)));
   traces[0].notes.push_back(report::memory_note({memory.parameters, memory.gradients, memory.optimizer, memory.units}));
   traces[0].notes.push_back(report::losses_note(read_losses(metrics_->path())));
   write_traces(options_, traces);

@@ -66,8 +66,8 @@ class MemoryAnswers {
         peaks.push_back(fmt::format("{} in {}{}", size_text(above), run.name, where(*traced)));
       if (run.mode == "dp" && devices(*traced) > 1)
         more += fmt::format(
-            " In {} each other device has a copy of the parameters only, and gradients until they are "
-            "added up on cpu:0.",
+            " In {} each other device has a copy of the parameters, gradients until they are added up on cpu:0, and no "
+            "optimizer's state.",
             run.name);
     }
     std::vector<std::string> places;

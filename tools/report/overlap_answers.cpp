@@ -20,6 +20,7 @@ using lockstep::TraceEvent;
 using lockstep::TraceKind;
 
 constexpr std::size_t kBuckets = 4;  // whose times are listed
+constexpr double kSmallest = 0.02;   // of all copies: shorter ones are not listed
 
 // --- ranks with buckets -----------------------------------------------------------------------------------------------
 
@@ -33,10 +34,9 @@ std::string early_text(const std::vector<StepView>& steps) {
   }
   if (early_steps == 0) return "Nothing: in no traced step is an all-reduce done before the last gradient is ready.";
   return fmt::format(
-      "Backward overlaps with all-reduces in {} of {} traced steps: some are done before the last gradient is ready. "
-      "On average over the traced steps, those have {} of the time from launch to done, in which "
-      "a rank may also wait for others, and {} of the bytes.",
-      early_steps, steps.size(), percent(all.share()), percent(all.byte_share()));
+      "Backward overlaps with all-reduces: in {} of {} traced steps at least one is done before a rank's last gradient "
+      "is ready. Over all traced steps and ranks, {} of the bytes are all-reduced that early.",
+      early_steps, steps.size(), percent(all.byte_share()));
 }
 
 // When the buckets of the first rank are launched and done in this step, relative to its last gradient.
@@ -103,8 +103,8 @@ std::optional<std::string> ranks_text(const TracedRun& traced, const StepCosts& 
   const std::optional<std::string> text = has_buckets ? bucketed_text(traced, costs.step) : flights_text(step);
   if (!text) return std::nullopt;
   return fmt::format(
-      "{} Exposed communication, in which a rank computes nothing, is {} of the median step (on average).", *text,
-      in_unit_of(costs.step, costs.communication));
+      "{} Exposed communication, in which a rank computes nothing, is {} of the median step (mean of the ranks).",
+      *text, in_unit_of(costs.step, costs.communication));
 }
 
 // --- DataParallel -----------------------------------------------------------------------------------------------------
@@ -160,12 +160,13 @@ std::optional<std::string> copies_text(const StepView& step, std::int64_t length
   }
   if (all == 0) return std::nullopt;
   for (std::vector<Part>* const parts : {&copies, &hidden}) {
-    std::erase_if(*parts, [&](const Part& part) { return in_unit_of(length, part.size) == in_unit_of(length, 0); });
+    std::erase_if(*parts, [&](const Part& part) { return ratio(part.size, all) < kSmallest; });
     for (Part& part : *parts) part.text = fmt::format("{} for {}", in_unit_of(length, part.size), part.text);
   }
   const std::vector<std::string> behind = largest_parts(hidden, 0);
   return fmt::format(
-      "Copies between devices take {} of the median step: {}. {} Gradients are copied and added up after the last "
+      "Copies between devices take, on all devices together, {} in the median step: {}. {} Gradients are copied and "
+      "added up after the last "
       "device's backward.",
       in_unit_of(length, all), listed(largest_parts(copies, 0)),
       behind.empty() ? "No other device is in forward or backward meanwhile."

@@ -41,6 +41,7 @@ void read_note(const std::string& key, const std::string& value, Run& run) {
   if (key == kModeNote) run.mode = value;
   if (key == kHashNote) run.parameter_hash = value;
   if (key == kGradientsNote) std::from_chars(value.data(), value.data() + value.size(), run.gradient_bytes);
+  if (key == kStepNote) std::from_chars(value.data(), value.data() + value.size(), run.step_ns);
   if (key == kCountersNote) {
     const Json json = Json::parse(value);
     run.counters = {integer<std::int64_t>(json.at("steps"), "steps"), to_links(json.at("at_start")),

@@ -49,6 +49,7 @@ struct Run {
   std::vector<lockstep::Trace> traces = {};  // one for each process
   std::string parameter_hash = {};           // empty: unknown
   std::int64_t gradient_bytes = 0;           // of all parameters; 0: unknown
+  std::int64_t step_ns = 0;                  // a step's time in the whole run, traced or not; 0: unknown
   ModelMemory memory = {};
   bool is_counted = false;  // `counters` is set; otherwise the bytes are summed from the events
   Counters counters = {};
@@ -62,6 +63,7 @@ struct Run {
 inline constexpr const char* kModeNote = "mode";
 inline constexpr const char* kHashNote = "parameter_hash";
 inline constexpr const char* kGradientsNote = "gradient_bytes";
+inline constexpr const char* kStepNote = "step_ns";
 std::pair<std::string, std::string> counters_note(const Counters& counters);
 std::pair<std::string, std::string> memory_note(const ModelMemory& memory);
 std::pair<std::string, std::string> losses_note(const std::vector<EpochLoss>& losses);
