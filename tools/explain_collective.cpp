@@ -275,8 +275,10 @@ std::string as_text(const SeenCollective& seen) {
 std::string bytes_formula(par::Algorithm algorithm, int ranks, par::Collective collective) {
   if (collective != par::Collective::kAllReduce) return "(n-1) / n P";
   if (algorithm == par::Algorithm::kTree) return "ceil(log2 n) P, by rank 0";
-  const bool folds =
-      algorithm == par::Algorithm::kHalvingDoubling && !std::has_single_bit(static_cast<unsigned>(ranks));
+  const bool is_power = std::has_single_bit(static_cast<unsigned>(ranks));
+  if (algorithm == par::Algorithm::kDoubling)
+    return is_power ? "log2 n P" : "(log2 p + 1) P, p the power of two below n";
+  const bool folds = algorithm == par::Algorithm::kHalvingDoubling && !is_power;
   return folds ? "2 (p-1) / p P + P, p the power of two below n" : "2 (n-1) / n P";
 }
 
@@ -290,6 +292,8 @@ std::string steps_formula(par::Algorithm algorithm, int ranks, par::Collective c
     case par::Algorithm::kHalvingDoubling:
       return std::has_single_bit(static_cast<unsigned>(ranks)) ? "2 log2 n"
                                                                : "2 log2 p + 2, p the power of two below n";
+    case par::Algorithm::kDoubling:
+      return std::has_single_bit(static_cast<unsigned>(ranks)) ? "log2 n" : "log2 p + 2, p the power of two below n";
     default:
       return "2";
   }

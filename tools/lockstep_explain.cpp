@@ -74,7 +74,8 @@ void add_algorithm(CLI::App& app, par::Algorithm& algorithm, const std::string& 
                              {{"direct", par::Algorithm::kDirect},
                               {"ring", par::Algorithm::kRing},
                               {"tree", par::Algorithm::kTree},
-                              {"halving_doubling", par::Algorithm::kHalvingDoubling}},
+                              {"halving_doubling", par::Algorithm::kHalvingDoubling},
+                              {"doubling", par::Algorithm::kDoubling}},
                              text);
 }
 

@@ -27,6 +27,8 @@ const char* name(Algorithm algorithm) {
       return "tree";
     case Algorithm::kHalvingDoubling:
       return "halving_doubling";
+    case Algorithm::kDoubling:
+      return "doubling";
     default:
       return "direct";
   }
@@ -61,9 +63,10 @@ HopPlan::HopPlan(Algorithm algorithm, int ranks, std::int64_t count, Collective 
       steps_ = 2 * levels_;
       break;
     case Algorithm::kHalvingDoubling:
+    case Algorithm::kDoubling:
       participants_ = static_cast<int>(std::bit_floor(static_cast<unsigned>(ranks)));
       levels_ = ceil_log2(participants_);
-      steps_ = 2 * (levels_ + (participants_ < ranks ? 1 : 0));
+      steps_ = (algorithm == Algorithm::kDoubling ? 1 : 2) * levels_ + (participants_ < ranks ? 2 : 0);
       break;
   }
   if (collective == Collective::kAllReduce) return;
@@ -72,6 +75,7 @@ HopPlan::HopPlan(Algorithm algorithm, int ranks, std::int64_t count, Collective 
 }
 
 int HopPlan::reduce_steps() const {
+  if (algorithm_ == Algorithm::kDoubling) return steps_ - (participants_ < ranks_ ? 1 : 0);
   return collective_ == Collective::kAllReduce ? steps_ / 2 : collective_ == Collective::kReduceScatter ? steps_ : 0;
 }
 
@@ -95,6 +99,9 @@ std::vector<Hop> HopPlan::step(int number) const {
       break;
     case Algorithm::kHalvingDoubling:
       add_halving(hops, number);
+      break;
+    case Algorithm::kDoubling:
+      add_doubling(hops, number);
       break;
   }
   return hops;
@@ -146,13 +153,26 @@ void HopPlan::add_halving(std::vector<Hop>& hops, int number) const {
   const int from_end = adds ? number : steps_ - 1 - number;
   if (extra > 0 && from_end == 0) return add_fold(hops, adds);
   const int level = from_end - (extra > 0 ? 1 : 0);
-  const auto rank_of = [&](int v) { return v < extra ? 2 * v : v + extra; };
   const int chunks = participants_ >> (level + 1);  // in one half
   for (int v = 0; v < participants_; ++v) {
     const int partner = v ^ (1 << level);
     const int first = chunk_of(adds ? partner : v, levels_) / chunks * chunks;  // first chunk of the receiver's part
     add(hops, rank_of(v), rank_of(partner), bound(first, participants_), bound(first + chunks, participants_), adds);
   }
+}
+
+// At each level every participant sends all its elements to its partner, and adds those of the partner.
+void HopPlan::add_doubling(std::vector<Hop>& hops, int number) const {
+  const bool folds = participants_ < ranks_;
+  if (folds && (number == 0 || number == steps_ - 1)) return add_fold(hops, number == 0);
+  const int distance = 1 << (number - (folds ? 1 : 0));
+  for (int v = 0; v < participants_; ++v) add(hops, rank_of(v), rank_of(v ^ distance), 0, count_, true);
+}
+
+// The rank of a participant: with folds, every second one of the first ranks, and all others.
+int HopPlan::rank_of(int participant) const {
+  const int extra = ranks_ - participants_;
+  return participant < extra ? 2 * participant : participant + extra;
 }
 
 // In reduce_scatter a rank sends all but the part that it keeps; in all_gather its own part to each rank, or around the
@@ -177,6 +197,11 @@ std::int64_t HopPlan::sent_by(int rank) const {
       for (int d = 1; d < ranks_ && (rank & d) == 0; d *= 2) children += rank + d < ranks_ ? 1 : 0;
       return (children + (rank > 0 ? 1 : 0)) * count_;
     }
+    case Algorithm::kDoubling: {
+      const int folded = 2 * (ranks_ - participants_);
+      if (rank < folded && rank % 2 == 1) return count_;
+      return (levels_ + (rank < folded ? 1 : 0)) * count_;
+    }
     case Algorithm::kHalvingDoubling: {
       const int extra = ranks_ - participants_;
       if (rank < 2 * extra && rank % 2 == 1) return count_;
@@ -197,6 +222,7 @@ double HopPlan::ideal_sent() const {
   if (ranks_ == 1) return 0;
   const auto p = static_cast<double>(count_);
   if (algorithm_ == Algorithm::kTree) return levels_ * p;
+  if (algorithm_ == Algorithm::kDoubling) return (levels_ + (participants_ < ranks_ ? 1 : 0)) * p;
   const int n = algorithm_ == Algorithm::kHalvingDoubling ? participants_ : ranks_;
   if (collective_ != Collective::kAllReduce) return static_cast<double>(n - 1) / n * p;
   return 2.0 * (n - 1) / n * p + (n < ranks_ ? p : 0);

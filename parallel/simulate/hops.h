@@ -10,9 +10,10 @@
 ///     ring              2 (n-1)                         2 (n-1) / n P: sums go around, adding a rank at each step
 ///     tree              2 ceil(log2 n)                  P up and P for each child; rank 0 ceil(log2 n) P
 ///     halving_doubling  2 log2 n                        2 (n-1) / n P: half as much at each step, then twice as much
-/// halving_doubling, if n is not a power of two and p is the next smaller one: n - p ranks first send all their
-/// elements to a neighbour and receive the sums at the end. That takes two more steps, and those neighbours send P
-/// more.
+///     doubling          log2 n                          log2 n P: partners exchange all their elements at each step
+/// The last two, if n is not a power of two and p is the next smaller one: n - p ranks first send all their elements to
+/// a neighbour and receive the sums at the end. That takes two more steps, and those neighbours send P more.
+/// (gloo and mpi sum few elements by doubling: the fewest steps.)
 ///
 /// Direct and ring are made of two halves, which are collectives of their own: reduce_scatter, after which rank r has
 /// the sum of part r of the elements, and all_gather, which sends part r of each rank r to all. Each half takes half of
@@ -28,7 +29,7 @@
 namespace lockstep::parallel {
 
 /// The algorithm of an all_reduce. kDirect is the canonical one: each rank adds a share of the elements.
-enum class Algorithm : std::uint8_t { kDirect, kRing, kTree, kHalvingDoubling };
+enum class Algorithm : std::uint8_t { kDirect, kRing, kTree, kHalvingDoubling, kDoubling };
 const char* name(Algorithm algorithm);  ///< "ring"
 
 /// A collective that is sent message by message.
@@ -51,10 +52,10 @@ class HopPlan {
  public:
   /// Throws InvalidArgument for fewer than one rank, a negative count, or an algorithm without such a half.
   HopPlan(Algorithm algorithm, int ranks, std::int64_t count, Collective collective = Collective::kAllReduce);
-  /// Whether there is a plan: kTree and kHalvingDoubling have no reduce_scatter that leaves part r on rank r.
+  /// Whether there is a plan: only kDirect and kRing have a reduce_scatter that leaves part r on rank r.
   static bool exists(Algorithm algorithm, Collective collective);
   int steps() const { return steps_; }  ///< number of steps
-  int reduce_steps() const;             ///< after these each element's sum is complete on one rank
+  int reduce_steps() const;             ///< after these each element's sum is complete on one rank, or on more
   /// Messages of a step, 0 to steps() - 1, without empty ones; those of one rank in the order in which it sends them.
   std::vector<Hop> step(int number) const;
 
@@ -71,6 +72,7 @@ class HopPlan {
   void add_ring(std::vector<Hop>& hops, int number) const;
   void add_tree(std::vector<Hop>& hops, int number) const;
   void add_halving(std::vector<Hop>& hops, int number) const;
+  void add_doubling(std::vector<Hop>& hops, int number) const;
   void add_fold(std::vector<Hop>& hops, bool adds) const;
 
   std::int64_t sent_in_half_by(int rank) const;
@@ -79,8 +81,10 @@ class HopPlan {
   Collective collective_;
   int ranks_;
   std::int64_t count_;
-  int levels_ = 0;        // of the tree; of halvings
-  int participants_ = 1;  // of halvings: the largest power of two not above `ranks_`
+  int rank_of(int participant) const;
+
+  int levels_ = 0;        // of the tree; of halvings and doublings
+  int participants_ = 1;  // of halvings and doublings: the largest power of two not above `ranks_`
   int steps_ = 0;
   int first_ = 0;  // the first step, counted in those of the all-reduce
 };

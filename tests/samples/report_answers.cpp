@@ -143,12 +143,13 @@ TEST_CASE("why n devices are not n times as fast: the optimizer's step, which DD
   // Where the same micro-batches ran one after another, the time of forward and backward has two causes, unless the runs
   // were disturbed.
   const Run alone = scaled(single(), 80);
-  CHECK(contains(answer({alone, scaled(in_turns, 90), ranks("ddp", 0, 1'000)},
-                        "Why is ddp only 1.14 times as fast as single, not 2 times?"),
-                 "plus 0.10 ms in forward and backward because the ranks compute at the same time, on shared caches "
-                 "and memory (1.00 ms; one after "
-                 "another, in accumulate, 0.90 ms), plus 0.10 ms in forward and backward because micro-batches are "
-                 "smaller than the batch (0.90 ms in accumulate; 1/2 of single's 1.60 ms would be 0.80 ms)"));
+  CHECK(contains(
+      answer({alone, scaled(in_turns, 90), ranks("ddp", 0, 1'000)},
+             "Why is ddp only 1.14 times as fast as single, not 2 times?"),
+      "plus 0.10 ms in forward and backward because the ranks compute at the same time, on shared caches "
+      "and memory (1.00 ms; one after "
+      "another, in accumulate, 0.90 ms), plus 0.10 ms in forward and backward because micro-batches are "
+      "smaller than the batch (0.90 ms per micro-batch in accumulate; 1/2 of single's 1.60 ms would be 0.80 ms)"));
   const char* const slower_than_alone = "Why is ddp only 1.14 times as fast as single, not 2 times?";
   CHECK(contains(answer({alone, scaled(in_turns, 120), ranks("ddp", 0, 1'000)}, slower_than_alone),
                  "0.20 ms in forward and backward because micro-batches are smaller than the batch (1.00 ms; "
@@ -177,10 +178,11 @@ TEST_CASE("why one strategy is faster than another on as many devices") {
   CHECK(
       answer({dp(), ranks("ddp", 0, 800)}, "Why is ddp faster than dp?") ==
       "A step takes 1.90 ms instead of 2.20 ms. In dp, all inputs and parameters come from cpu:0, which alone computes "
-      "the loss and runs the optimizer, and the devices wait for each other; in ddp every rank does the same work at "
-      "the same time. Compared with cpu:0 of dp, a rank (on average) of ddp saves 0.20 ms in the optimizer's step, "
-      "which computes the same in both, but in dp it writes parameters that are still in the caches of the cores that "
-      "copied them (0.80 ms instead of 1.00 ms), plus 0.10 ms of waiting (0.00 ms instead of 0.10 ms).");
+      "the loss and runs the optimizer while the others wait; in ddp every rank does the same work at the same time. "
+      "Compared with cpu:0 of dp, a rank (on average) of ddp saves 0.20 ms in the optimizer's step, "
+      "which computes the same in both, but in dp it must first take the parameters that it writes out of the "
+      "caches of the cores that copied them (0.80 ms instead of 1.00 ms), plus 0.10 ms of waiting (0.00 ms instead of "
+      "0.10 ms).");
   CHECK(
       contains(answer({scaled(dp(), 120), ranks("ddp", 0, 1'000)}, "Why is ddp faster than dp?"),
                "saves 0.20 ms in forward and backward, which compute the same in both, but in dp parameters are copied "

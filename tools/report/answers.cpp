@@ -32,7 +32,7 @@ constexpr double kShown = 0.01;  // of a step: a shorter wait is not listed
 
 // Measured: with four arrays of 2 MB, AdamW takes 0.28 ms instead of 0.12 ms if another core has copied one of them.
 constexpr const char* kTakenFromCaches =
-    "in dp it writes parameters that are still in the caches of the cores that copied them";
+    "in dp it must first take the parameters that it writes out of the caches of the cores that copied them";
 
 // A run with its costs.
 struct Measured {
@@ -139,7 +139,8 @@ class Answers {
     const std::int64_t unit = slow.costs.step;
     const auto part = [&](std::int64_t StepCosts::*cost, const std::string& what) {
       const std::int64_t s = slow.costs.*cost, f = fast.costs.*cost;
-      return Part{s - f, fmt::format("{} ({} instead of {})", what, in_unit_of(unit, f), in_unit_of(unit, s))};
+      const std::string less = in_unit_of(unit, f), more_text = in_unit_of(unit, s);
+      return Part{less == more_text ? 0 : s - f, fmt::format("{} ({} instead of {})", what, less, more_text)};
     };
     answers_.push_back(
         {fmt::format("Why is {} faster than {}?", fast.name(), slow.name()),
@@ -185,8 +186,8 @@ class Answers {
   // The difference between two strategies that the parts of the time follow from.
   static const char* reason(const std::string& slow, const std::string& fast) {
     if (slow == "dp" && fast == "ddp")
-      return " In dp, all inputs and parameters come from cpu:0, which alone computes the loss and runs the optimizer, "
-             "and the devices wait for each other; in ddp every rank does the same work at the same time.";
+      return " In dp, all inputs and parameters come from cpu:0, which alone computes the loss and runs the optimizer "
+             "while the others wait; in ddp every rank does the same work at the same time.";
     if (slow == "accumulate" && fast == "single")
       return " accumulate runs each layer once per micro-batch, on fewer examples at a time, which costs more per "
              "example.";
@@ -215,10 +216,12 @@ class Answers {
     if (in_turn < ideal)
       return {{own - ideal,
                fmt::format("{}; {}; one after another, in {}, {})", together, part, turns->name(), text(in_turn))}};
-    return {{own - in_turn, fmt::format("{}; one after another, in {}, {})", together, turns->name(), text(in_turn))},
-            {in_turn - ideal,
-             fmt::format("in forward and backward because micro-batches are smaller than the batch ({} in {}; {})",
-                         text(in_turn), turns->name(), part)}};
+    return {
+        {own - in_turn, fmt::format("{}; one after another, in {}, {})", together, turns->name(), text(in_turn))},
+        {in_turn - ideal,
+         fmt::format(
+             "in forward and backward because micro-batches are smaller than the batch ({} per micro-batch in {}; {})",
+             text(in_turn), turns->name(), part)}};
   }
 
   // Why n devices are not n times as fast as one.

@@ -39,16 +39,31 @@ std::string early_text(const std::vector<StepView>& steps) {
       early_steps, steps.size(), percent(all.byte_share()));
 }
 
-// When the buckets of the first rank are launched and done in this step, relative to its last gradient.
-std::string buckets_text(const StepView& step, std::int64_t length) {
-  std::int64_t ready = 0;
-  std::map<std::int64_t, std::pair<TraceEvent, TraceEvent>> buckets;  // launched and done, by number
-  for (const LaneEvent& each : step.lanes[0].events) {
-    const TraceEvent& event = each.event;
-    if (event.kind == TraceKind::kBucketReady) ready = std::max(ready, event.begin);
-    if (event.kind == TraceKind::kBucketLaunched) buckets[event.labels.id].first = event;
-    if (event.kind == TraceKind::kBucketDone) buckets[event.labels.id].second = event;
+// A rank's buckets in a step.
+struct Buckets {
+  std::int64_t ready = 0;                                               // when its last gradient is ready
+  std::map<std::int64_t, std::pair<TraceEvent, TraceEvent>> by_number;  // launched and done
+
+  explicit Buckets(const Lane& lane) {
+    for (const LaneEvent& each : lane.events) {
+      const TraceEvent& event = each.event;
+      if (event.kind == TraceKind::kBucketReady) ready = std::max(ready, event.begin);
+      if (event.kind == TraceKind::kBucketLaunched) by_number[event.labels.id].first = event;
+      if (event.kind == TraceKind::kBucketDone) by_number[event.labels.id].second = event;
+    }
   }
+  std::ptrdiff_t early() const {
+    return std::ranges::count_if(by_number, [&](const auto& each) { return each.second.second.begin <= ready; });
+  }
+};
+
+// When the buckets are launched and done in this step, relative to the last gradient: of the rank with most that are done
+// before it.
+std::string buckets_text(const StepView& step, std::int64_t length) {
+  const auto lane = std::ranges::max_element(step.lanes, {}, [](const Lane& each) { return Buckets(each).early(); });
+  const Buckets of_rank(*lane);
+  const std::int64_t ready = of_rank.ready;
+  const auto& buckets = of_rank.by_number;
   const auto relative = [&](std::int64_t time) {
     return fmt::format("{} {}", time_text(std::abs(time - ready)), time <= ready ? "before" : "after");
   };
@@ -60,7 +75,7 @@ std::string buckets_text(const StepView& step, std::int64_t length) {
                                 relative(times.second.begin)));
   }
   if (buckets.size() > kBuckets) texts.push_back(fmt::format("{} more follow", buckets.size() - kBuckets));
-  return fmt::format("In the median step, where {}'s last gradient is ready after {}: {}.", step.lanes[0].name,
+  return fmt::format("In the median step, where {}'s last gradient is ready after {}: {}.", lane->name,
                      in_unit_of(length, ready - step.begin), listed(texts));
 }
 

@@ -20,7 +20,7 @@ using explained::Finished;
 
 TEST_CASE(
     "every message of an all_reduce is explained, and the last lines compare the measured bytes with the formula") {
-  for (const std::string algorithm : {"ring", "tree", "direct", "halving_doubling"}) {
+  for (const std::string algorithm : {"ring", "tree", "direct", "halving_doubling", "doubling"}) {
     CAPTURE(algorithm);
     const Finished four = explain("all_reduce --algorithm " + algorithm + " --ranks 4 --elements 12");
     CHECK(four.code == 0);

@@ -11,7 +11,8 @@ namespace {
 namespace par = ls::parallel;
 using par::Algorithm;
 
-constexpr Algorithm kAll[] = {Algorithm::kDirect, Algorithm::kRing, Algorithm::kTree, Algorithm::kHalvingDoubling};
+constexpr Algorithm kAll[] = {Algorithm::kDirect, Algorithm::kRing, Algorithm::kTree, Algorithm::kHalvingDoubling,
+                              Algorithm::kDoubling};
 
 class Recorder final : public par::HopObserver {
  public:
@@ -97,7 +98,7 @@ TEST_CASE("hops: averages are scaled once, and all ranks have the same bits") {
   }
 }
 
-TEST_CASE("hops: direct, and tree, and halving_doubling of a power of two, add in canonical order; the ring does not") {
+TEST_CASE("hops: direct, and tree, and both doublings of a power of two, add in canonical order; the ring does not") {
   const auto given = [](int r) { return own_numbers(r, 4099); };
   for (int size = 2; size <= 9; ++size) {
     CAPTURE(size);
@@ -107,7 +108,10 @@ TEST_CASE("hops: direct, and tree, and halving_doubling of a power of two, add i
     };
     expect_same(have(Algorithm::kDirect), want, "direct");
     expect_same(have(Algorithm::kTree), want, "tree");
-    if ((size & (size - 1)) == 0) expect_same(have(Algorithm::kHalvingDoubling), want, "halving_doubling");
+    if ((size & (size - 1)) == 0) {
+      expect_same(have(Algorithm::kHalvingDoubling), want, "halving_doubling");
+      expect_same(have(Algorithm::kDoubling), want, "doubling");
+    }
     if (size > 2) CHECK_FALSE(same_bits(have(Algorithm::kRing), want));
   }
 }
@@ -212,13 +216,17 @@ TEST_CASE("hops: bytes and steps follow the closed forms, and the traffic counte
           most = std::max(most, recorder->sent[r]);
         }
         if (count == 2520) CHECK(static_cast<double>(most) == plan.ideal_sent());
-        if (algorithm != Algorithm::kHalvingDoubling || (size & (size - 1)) == 0) CHECK(all == 2 * (size - 1) * count);
+        const bool is_power = (size & (size - 1)) == 0;
+        if (algorithm == Algorithm::kDoubling && is_power) CHECK(all == size * ceil_log2(size) * count);
+        if (algorithm != Algorithm::kDoubling && (algorithm != Algorithm::kHalvingDoubling || is_power))
+          CHECK(all == 2 * (size - 1) * count);
         if (count < size) continue;
         const int log2 = ceil_log2(size);
-        const int steps = algorithm == Algorithm::kDirect                                        ? 2
-                          : algorithm == Algorithm::kRing                                        ? 2 * (size - 1)
-                          : (size & (size - 1)) != 0 && algorithm == Algorithm::kHalvingDoubling ? 2 * (log2 - 1) + 2
-                                                                                                 : 2 * log2;
+        const int steps = algorithm == Algorithm::kDirect                         ? 2
+                          : algorithm == Algorithm::kRing                         ? 2 * (size - 1)
+                          : algorithm == Algorithm::kDoubling                     ? (is_power ? log2 : log2 - 1 + 2)
+                          : !is_power && algorithm == Algorithm::kHalvingDoubling ? 2 * (log2 - 1) + 2
+                                                                                  : 2 * log2;
         CHECK(plan.steps() == steps);
         CHECK(recorder->steps == steps);
       }
