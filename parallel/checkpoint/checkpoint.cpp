@@ -303,7 +303,8 @@ void load_checkpoint(const std::string& path, const CheckpointParts& parts) {
   ModelState& state = state_of("load_checkpoint", parts);
   ProcessGroup* const group = state.group();
   std::optional<nn::WeightFiles> files;
-  on_all_ranks(group, [&] { files.emplace(path); });
+  on_all_ranks(
+      group, [&] { files.emplace(path); }, "load_checkpoint");
   check_same_files(*files, group);
   if (!parts.optimizer && !parts.scheduler && !parts.extra && !is_checkpoint(*files)) {
     load_weights("load_checkpoint", state, *files, {});

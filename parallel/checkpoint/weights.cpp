@@ -52,7 +52,8 @@ nn::LoadWeightsResult load_weights(const CheckpointModel& model, const std::stri
   LOCKSTEP_CHECK(model.state(), "load_weights: there is no model; pass the object of a training mode");
   ModelState& state = *model.state();
   std::optional<nn::WeightFiles> files;
-  on_all_ranks(state.group(), [&] { files.emplace(path); });
+  on_all_ranks(
+      state.group(), [&] { files.emplace(path); }, "load_weights");
   check_same_files(*files, state.group());
   return load_weights("load_weights", state, *files, options);
 }

@@ -54,7 +54,7 @@ Report run(FunctionRef<bool()> round, std::exception_ptr& error) {
 
 }  // namespace
 
-void in_rounds(ProcessGroup* group, FunctionRef<bool()> round) {
+void in_rounds(ProcessGroup* group, FunctionRef<bool()> round, const char* caller) {
   if (!group) {
     while (round()) continue;
     return;
@@ -65,7 +65,7 @@ void in_rounds(ProcessGroup* group, FunctionRef<bool()> round) {
   for (bool is_more = true; is_more;) {
     std::exception_ptr error;
     if (own[0] == static_cast<std::uint8_t>(Outcome::kMore)) own = run(round, error);
-    group->all_gather(all, raw::from_bytes(own.data(), {kReportBytes}, kUInt8))->wait();
+    group->all_gather(all, raw::from_bytes(own.data(), {kReportBytes}, kUInt8), {.name = caller})->wait();
     if (error) std::rethrow_exception(error);
     is_more = false;
     const std::span<const std::uint8_t> bytes = all.span<std::uint8_t>();
@@ -78,8 +78,9 @@ void in_rounds(ProcessGroup* group, FunctionRef<bool()> round) {
   }
 }
 
-void on_all_ranks(ProcessGroup* group, FunctionRef<void()> work) {
-  in_rounds(group, [&] { return work(), false; });
+void on_all_ranks(ProcessGroup* group, FunctionRef<void()> work, const char* caller) {
+  in_rounds(
+      group, [&] { return work(), false; }, caller);
 }
 
 std::string text_of_rank_0(ProcessGroup* group, const std::string& text) {

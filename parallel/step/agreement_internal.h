@@ -15,11 +15,11 @@ namespace lockstep::parallel {
 // returned false. If it throws on a rank, that rank rethrows the exception, and the other ranks throw one of the same
 // class (InvalidArgument, IoError, otherwise Error) with "rank 2: " before its text. Each round is bounded work without
 // communication, so that no rank waits for another one longer than the group's timeout. All ranks of `group` must call
-// this; null stands for this process alone.
-void in_rounds(ProcessGroup* group, FunctionRef<bool()> round);
+// this; null stands for this process alone. `caller` names the agreement in errors about ranks that call something else.
+void in_rounds(ProcessGroup* group, FunctionRef<bool()> round, const char* caller = "");
 
 // The same with one round.
-void on_all_ranks(ProcessGroup* group, FunctionRef<void()> work);
+void on_all_ranks(ProcessGroup* group, FunctionRef<void()> work, const char* caller = "");
 
 // Rank 0's `text`, of at most 4,096 bytes, on all ranks.
 std::string text_of_rank_0(ProcessGroup* group, const std::string& text);

@@ -153,18 +153,25 @@ TEST_CASE("weights for the modes themselves") {
   }
 }
 
-TEST_CASE("a rank that is alone in save_checkpoint is told so") {
-  with_threads("local", 2, [&](const Group& group) {
-    const auto model = sequential(2);
-    par::DistributedDataParallel run(*model, group);
-    const std::string error = error_of<ls::CommError>([&] {
-      if (group->rank() == 0)
-        par::save_checkpoint("alone.safetensors", {.model = &run});
-      else
-        group->all_reduce(ls::ones({2}))->wait();
+TEST_CASE("a rank that is alone in save_checkpoint, load_checkpoint or load_weights is told so") {
+  ls::save(sequential(2)->state_dict(), "alone.safetensors");
+  for (const std::string call : {"save_checkpoint", "load_checkpoint", "load_weights"}) {
+    with_threads("local", 2, [&](const Group& group) {
+      const auto model = sequential(2);
+      par::DistributedDataParallel run(*model, group);
+      const std::string error = error_of<ls::CommError>([&] {
+        if (group->rank() == 1)
+          group->all_reduce(ls::ones({2}))->wait();
+        else if (call == "save_checkpoint")
+          par::save_checkpoint("alone.safetensors", {.model = &run});
+        else if (call == "load_checkpoint")
+          par::load_checkpoint("alone.safetensors", {.model = &run});
+        else
+          par::load_weights(&run, "alone.safetensors");
+      });
+      CHECK_MESSAGE(contains(error, "for \"" + call + "\""), error);
     });
-    CHECK_MESSAGE(contains(error, "for \"save_checkpoint\""), error);
-  });
+  }
 }
 
 TEST_CASE("an error of one rank is one of all, and nothing changes") {
