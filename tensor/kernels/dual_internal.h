@@ -72,19 +72,21 @@ HOST_DEVICE inline float exp_polynomial(float r) {
 // Adding this leaves the rounded number in the low bits: 1.5 * 2^23.
 inline constexpr float kRoundingShift = 12582912.0f;
 
-// e^x without branches or calls, so that loops over it become vector code. x = n log 2 + r, |r| <= log(2) / 2; 2^n is
-// added to the exponent bits. Largest relative error 9e-8; results below 2^-126 are 0. GPUs have an instruction for 2^x:
-// their own function is a third as long (and keeps such results).
+// e^x for |x| <= 87. x = n log 2 + r, |r| <= log(2) / 2; 2^n is added to the exponent bits. Largest relative error 9e-8.
+HOST_DEVICE inline float exp_in_range(float x) {
+  const float shifted = multiply_add(x, 1.44269504088896341f, kRoundingShift), n = shifted - kRoundingShift;
+  const float r = multiply_add(n, 2.12194440e-4f, multiply_add(n, -0.693359375f, x));
+  const float power = multiply_add(exp_polynomial(r), r * r, r) + 1.0f;
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(power) + (std::bit_cast<std::uint32_t>(shifted) << 23));
+}
+
+// e^x without branches or calls, so that loops over it become vector code. Results below 2^-126 are 0. GPUs have an
+// instruction for 2^x: their own function is a third as long (and keeps such results).
 HOST_DEVICE inline float exp(float x) {
 #ifdef __CUDA_ARCH__
   return ::expf(x);
 #else
-  const float shifted = multiply_add(x, 1.44269504088896341f, kRoundingShift), n = shifted - kRoundingShift;
-  const float r = multiply_add(n, 2.12194440e-4f, multiply_add(n, -0.693359375f, x));
-  const float power = multiply_add(exp_polynomial(r), r * r, r) + 1.0f;
-  const float scaled =
-      std::bit_cast<float>(std::bit_cast<std::uint32_t>(power) + (std::bit_cast<std::uint32_t>(shifted) << 23));
-  const float above_zero = x < -87.33654f ? 0.0f : scaled;
+  const float above_zero = x < -87.33654f ? 0.0f : exp_in_range(x);
   // Infinity and NaN come from the product: a NaN whose mantissa is all ones, as GPUs write it, became a number above.
   return x <= 88.722839f ? above_zero : x * std::numeric_limits<float>::infinity();
 #endif
@@ -198,6 +200,35 @@ HOST_DEVICE inline double erf(double x) { return std::erf(x); }
 template <class T>
 HOST_DEVICE Dual<T> erf(Dual<T> d) {
   return {erf(d.value), d.tangent * kTwoOverSqrtPi<T> * exp(-d.value * d.value)};
+}
+
+// The normal cumulative distribution function, without branches. Below 0 it is e^(-x^2 / 2) times a rational function of
+// |x|, fitted to a relative error of 6e-9, so nothing cancels as in 1 + erf. Below -13 it is 0. Largest error 1 unit in the
+// last place of 1.
+HOST_DEVICE inline float normal_cdf(float x) {
+#ifdef __CUDA_ARCH__
+  return 0.5f * (1.0f + ::erff(x * 0.70710678118654752440f));
+#else
+  const float size = std::fabs(x), t = size > 13.0f ? 13.0f : size;
+  float p = 4.077504273e-3f;
+  p = multiply_add(p, t, 4.037188848e-2f);
+  p = multiply_add(p, t, 1.824599249e-1f);
+  p = multiply_add(p, t, 4.372484454e-1f);
+  p = multiply_add(p, t, 0.5f);
+  float q = 1.022065874e-2f;
+  q = multiply_add(q, t, 1.012041276e-1f);
+  q = multiply_add(q, t, 4.674240493e-1f);
+  q = multiply_add(q, t, 1.199282988f);
+  q = multiply_add(q, t, 1.672381846f);
+  q = multiply_add(q, t, 1.0f);
+  const float tail = size > 13.0f ? 0.0f : exp_in_range(-0.5f * t * t) * (p / q);
+  return x < 0.0f ? tail : 1.0f - tail;
+#endif
+}
+HOST_DEVICE inline double normal_cdf(double x) { return 0.5 * (1.0 + std::erf(x * 0.70710678118654752440)); }
+template <class T>
+HOST_DEVICE Dual<T> normal_cdf(Dual<T> d) {
+  return {normal_cdf(d.value), d.tangent * T(0.39894228040143267794) * exp(T(-0.5) * d.value * d.value)};
 }
 
 #define LOCKSTEP_ELEMENTARY(name, derivative)                       \

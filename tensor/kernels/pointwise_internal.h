@@ -163,14 +163,10 @@ struct LeakyRelu {
 };
 
 struct Gelu {  // x Phi(x), Phi the normal cumulative distribution function
-  HOST_DEVICE static auto value(auto x) { return x * phi(x); }
+  HOST_DEVICE static auto value(auto x) { return x * math::normal_cdf(x); }
   template <class T>
   HOST_DEVICE static T derivative(T x, T /*y*/) {
-    return phi(x) + x * T(0.39894228040143267794) * math::exp(T(-0.5) * x * x);
-  }
-  template <class T>
-  HOST_DEVICE static T phi(T x) {
-    return T(0.5) * (T(1) + math::erf(x * T(0.70710678118654752440)));
+    return math::normal_cdf(x) + x * T(0.39894228040143267794) * math::exp(T(-0.5) * x * x);
   }
 };
 
