@@ -175,7 +175,9 @@ std::optional<std::string> copies_text(const StepView& step, std::int64_t length
   }
   if (all == 0) return std::nullopt;
   for (std::vector<Part>* const parts : {&copies, &hidden}) {
-    std::erase_if(*parts, [&](const Part& part) { return ratio(part.size, all) < kSmallest; });
+    std::erase_if(*parts, [&](const Part& part) {
+      return ratio(part.size, all) < kSmallest || in_unit_of(length, part.size) == in_unit_of(length, 0);
+    });
     for (Part& part : *parts) part.text = fmt::format("{} for {}", in_unit_of(length, part.size), part.text);
   }
   const std::vector<std::string> behind = largest_parts(hidden, 0);
