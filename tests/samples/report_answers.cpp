@@ -120,7 +120,7 @@ TEST_CASE("why n devices are not n times as fast: the optimizer's step, which DD
   CHECK(contains(
       answer({single(), slower}, "Why is ddp only 1.30 times as fast as single, not 2 times?"),
       "each rank runs all of it (1.00 ms in single), plus 0.20 ms because the optimizer's step ran slower (1.20 "
-      "ms), plus 0.10 ms of exposed communication."));
+      "ms; the ranks run it at the same time, on shared caches and memory), plus 0.10 ms of exposed communication."));
   for (Trace& trace : faster.traces)
     for (TraceEvent& each : trace.events) {
       if (each.begin >= 1'000'000) each.begin -= 200'000;
@@ -180,8 +180,8 @@ TEST_CASE("why one strategy is faster than another on as many devices") {
       "A step takes 1.90 ms instead of 2.20 ms. In dp, all inputs and parameters come from cpu:0, which alone computes "
       "the loss and runs the optimizer while the others wait; in ddp every rank does the same work at the same time. "
       "Compared with cpu:0 of dp, a rank (on average) of ddp saves 0.20 ms in the optimizer's step, "
-      "which computes the same in both, but in dp it must first take the parameters that it writes out of the "
-      "caches of the cores that copied them (0.80 ms instead of 1.00 ms), plus 0.10 ms of waiting (0.00 ms instead of "
+      "which computes the same in both, but in dp the caches of the cores that copied the parameters must give "
+      "them up before cpu:0 writes them (0.80 ms instead of 1.00 ms), plus 0.10 ms of waiting (0.00 ms instead of "
       "0.10 ms).");
   CHECK(
       contains(answer({scaled(dp(), 120), ranks("ddp", 0, 1'000)}, "Why is ddp faster than dp?"),
@@ -221,7 +221,9 @@ TEST_CASE("what overlaps: buckets that are done before the last gradient, or col
       "ready. Over all traced steps and ranks, 50 % of the bytes are all-reduced that early. In the "
       "median step, where rank "
       "0's last gradient is ready after 1.00 ms: bucket 0 (1.00 MB) is launched 0 ns before it and done 100.0 us after "
-      "and bucket 1 (1.00 MB) is launched 500.0 us before it and done 200.0 us before. Exposed communication"));
+      "and bucket 1 (1.00 MB) is launched 500.0 us before it and done 200.0 us before. A bucket that is launched "
+      "during backward takes "
+      "longer, as the ranks compute meanwhile. Exposed communication"));
   for (Trace& trace : two.traces)
     for (TraceEvent& each : trace.events)
       if (each.labels.id == 1 && each.kind == TraceKind::kBucketDone) each.begin = each.end = 1'050'000;
@@ -279,7 +281,7 @@ TEST_CASE("who waits: the last rank, and the first device of DataParallel") {
       "bucket 0 (fc) (it took longer until then). A late launch costs nothing while the other ranks still compute. On "
       "average over the traced steps a rank waits 10.0 us.");
   CHECK(answer({ranks("ddp", 0, 1'000)}, "Who waits in ddp?") ==
-        "Nobody in the median step. On average over the traced steps a rank waits 0 ns.");
+        "Nobody waits for another rank in the median step. On average over the traced steps a rank waits 0 ns.");
   CHECK(answer({dp()}, "Who waits in dp?") ==
         "cpu:1 waits 1.20 ms of 2.20 ms (55 %): 1.10 ms for cpu:0's optimizer, 0.10 ms in shorter waits; cpu:0 waits "
         "0.10 ms of 2.20 ms (5 %): 0.10 ms for cpu:1's forward (it begins 0.10 ms after cpu:0's, when its copies have "
@@ -399,10 +401,10 @@ TEST_CASE("what memory a strategy saves, and what it needs") {
   CHECK(
       answer({single(), hub, ddp, zero1}, "What memory do the strategies need?") ==
       "Parameters take 1.00 MB, gradients 1.00 MB and the optimizer's state 2.00 MB, in total 4.00 MB, on cpu:0 of "
-      "single and dp, and on each rank of ddp. In dp each other device has a copy of the parameters, gradients until "
-      "they "
-      "are added up on cpu:0, and no optimizer's state. At its peak a step needs more, for activations, temporary "
-      "tensors "
+      "single and dp, and on each rank of ddp. In dp each other device has a copy of the parameters (1.00 MB), "
+      "gradients "
+      "until they are added up on cpu:0 (1.00 MB), and no optimizer's state. At its peak a step needs more than at its "
+      "end, for activations, temporary tensors "
       "and, with several micro-batches, gradients that are not yet added to those of the others (up to 1.00 MB): 200 B "
       "in ddp (on the rank with most).");
   CHECK(

@@ -66,9 +66,10 @@ class MemoryAnswers {
         peaks.push_back(fmt::format("{} in {}{}", size_text(above), run.name, where(*traced)));
       if (run.mode == "dp" && devices(*traced) > 1)
         more += fmt::format(
-            " In {} each other device has a copy of the parameters, gradients until they are added up on cpu:0, and no "
-            "optimizer's state.",
-            run.name);
+            " In {} each other device has a copy of the parameters ({}), gradients until they are added up on cpu:0 "
+            "({}), "
+            "and no optimizer's state.",
+            run.name, size_text(all.parameters), size_text(all.gradients));
     }
     std::vector<std::string> places;
     if (!on_first.empty()) places.push_back("on cpu:0 of " + listed(on_first));
@@ -78,7 +79,8 @@ class MemoryAnswers {
                                    size_text(all.total()), fmt::join(places, ", and "), more);
     if (!peaks.empty())
       text += fmt::format(
-          " At its peak a step needs more, for activations, temporary tensors and, with several micro-batches, "
+          " At its peak a step needs more than at its end, for activations, temporary tensors and, with several "
+          "micro-batches, "
           "gradients that are not yet added to those of the others (up to {}): {}.",
           size_text(all.gradients), listed(peaks));
     answers_.push_back({"What memory do the strategies need?", text + sharding(all)});

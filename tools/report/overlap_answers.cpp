@@ -75,8 +75,11 @@ std::string buckets_text(const StepView& step, std::int64_t length) {
                                 relative(times.second.begin)));
   }
   if (buckets.size() > kBuckets) texts.push_back(fmt::format("{} more follow", buckets.size() - kBuckets));
-  return fmt::format("In the median step, where {}'s last gradient is ready after {}: {}.", lane->name,
-                     in_unit_of(length, ready - step.begin), listed(texts));
+  return fmt::format("In the median step, where {}'s last gradient is ready after {}: {}.{}", lane->name,
+                     in_unit_of(length, ready - step.begin), listed(texts),
+                     of_rank.early() > 0
+                         ? " A bucket that is launched during backward takes longer, as the ranks compute meanwhile."
+                         : "");
 }
 
 // The answer for gradients that are reduced in buckets.
