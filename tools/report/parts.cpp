@@ -47,7 +47,8 @@ std::string sum_text(std::vector<Part> parts, std::int64_t whole, std::int64_t s
     texts.push_back(fmt::format("{}{} {}", sign, in_unit_of(step, std::abs(size)), text));
   };
   for (const Part& part : parts) {
-    if (std::abs(ratio(part.size, whole)) < kListed) continue;
+    const bool is_zero = in_unit_of(step, std::abs(part.size)) == in_unit_of(step, 0);
+    if (is_zero || std::abs(ratio(part.size, whole)) < kListed) continue;
     add(part.size, part.text);
     rest -= part.size;
   }
