@@ -66,7 +66,7 @@ class Comparison {
   }
 
   bool same_word(const std::string& want, const std::string& have) {
-    static const std::regex hash("[0-9a-f]{16}"), fraction("-?[0-9]+\\.[0-9]+");
+    static const std::regex hash("[0-9a-f]{16}[,.:]?"), fraction("-?[0-9]+\\.[0-9]+");
     if (want == have && !std::regex_match(want, hash)) return true;
     if (want.starts_with('~')) return true;
     if (std::regex_match(want, hash) && std::regex_match(have, hash))

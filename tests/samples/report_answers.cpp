@@ -216,9 +216,8 @@ TEST_CASE("what overlaps: buckets that are done before the last gradient, or col
   }
   CHECK(contains(
       answer({two}, "What overlaps in ddp?"),
-      "Backward overlaps with all-reduces: in 1 of 1 traced steps at least one is done before a rank's last gradient "
-      "is "
-      "ready. Over all traced steps and ranks, 50 % of the bytes are all-reduced that early. In the "
+      "Backward overlaps with all-reduces: in 1 of 1 traced steps at least one is done before the last gradient of "
+      "some rank is ready. Over all traced steps and ranks, 50 % of the bytes are all-reduced that early. In the "
       "median step, where rank "
       "0's last gradient is ready after 1.00 ms: bucket 0 (1.00 MB) is launched 0 ns before it and done 100.0 us after "
       "and bucket 1 (1.00 MB) is launched 500.0 us before it and done 200.0 us before. A bucket that is launched "

@@ -34,7 +34,8 @@ std::size_t devices(const TracedRun& traced) { return median_step(traced.steps).
 // The place whose peak that is: memory is counted by process.
 std::string where(const TracedRun& traced) {
   if (devices(traced) < 2) return "";
-  return traced.run.has_ranks() ? " (on the rank with most)" : " (on all devices together)";
+  return traced.run.has_ranks() ? " (on the rank with most)"
+                                : " (on all devices together, the others' gradients included)";
 }
 
 class MemoryAnswers {

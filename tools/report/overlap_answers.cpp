@@ -34,8 +34,8 @@ std::string early_text(const std::vector<StepView>& steps) {
   }
   if (early_steps == 0) return "Nothing: in no traced step is an all-reduce done before the last gradient is ready.";
   return fmt::format(
-      "Backward overlaps with all-reduces: in {} of {} traced steps at least one is done before a rank's last gradient "
-      "is ready. Over all traced steps and ranks, {} of the bytes are all-reduced that early.",
+      "Backward overlaps with all-reduces: in {} of {} traced steps at least one is done before the last gradient of "
+      "some rank is ready. Over all traced steps and ranks, {} of the bytes are all-reduced that early.",
       early_steps, steps.size(), percent(all.byte_share()));
 }
 
