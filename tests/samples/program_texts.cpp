@@ -159,5 +159,6 @@ TEST_CASE("every error is text, and a wrong command line exits with 2") {
     CHECK(wrong.output.starts_with(std::filesystem::path(each.first).filename().string() + ": "));
     CHECK(first_unprintable(wrong.output) == -1);
   }
-  CHECK(contains(run(kExplain, {"all_reduce", "--algorithm", "rings"}).output, "{direct,doubling,halving_doubling,ring,tree}"));
+  CHECK(contains(run(kExplain, {"all_reduce", "--algorithm", "rings"}).output,
+                 "{direct,doubling,halving_doubling,ring,tree}"));
 }

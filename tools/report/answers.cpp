@@ -151,12 +151,12 @@ class Answers {
                                part(&StepCosts::optimizer, "in the optimizer's step" + optimizer_reason(slow, fast)),
                                part(&StepCosts::communication, "of exposed communication"),
                                part(&StepCosts::waiting, "of waiting"),
-                               part(&StepCosts::other, "of loading data and bookkeeping"),
+                               part(&StepCosts::other, "of loading data and bookkeeping" + other_reason(slow, fast)),
                                part(&StepCosts::apart, "idle at the start or end of the step")},
                               more, unit))});
   }
 
-  // Which of two is clearly faster over the whole run.
+  // The run that is clearly faster over all its steps, or nothing.
   static std::string whole_text(const Measured& a, const Measured& b) {
     const Measured &slow = a.traced->run.step_ns >= b.traced->run.step_ns ? a : b, &fast = &slow == &a ? b : a;
     const std::int64_t most = slow.traced->run.step_ns, least = fast.traced->run.step_ns;
@@ -171,6 +171,11 @@ class Answers {
     const bool is_dp = (slow.costs.model >= fast.costs.model ? slow : fast).mode() == "dp";
     return fmt::format(", which compute the same in both, but {} meanwhile",
                        is_dp ? "in dp parameters are copied" : "in ddp gradients are all-reduced");
+  }
+
+  static std::string other_reason(const Measured& slow, const Measured& fast) {
+    const bool is_dp = (slow.costs.other >= fast.costs.other ? slow : fast).mode() == "dp";
+    return are_replicas(slow, fast) && is_dp ? ", as in dp cpu:0 loads the batches of all devices" : "";
   }
 
   static std::string optimizer_reason(const Measured& slow, const Measured& fast) {

@@ -20,7 +20,7 @@ std::byte* bytes_at(const Tensor& tensor, std::size_t offset = 0) {
 
 }  // namespace
 
-// --- messages of one exchange -------------------------------------------------------------------------------------
+// --- data to and from a rank -----------------------------------------------------------------------------------------
 
 // Returns the data that this rank sends to `peer` in an operation that is a single exchange.
 std::byte* MessageGroup::data_for(const Call& call, int peer) const {

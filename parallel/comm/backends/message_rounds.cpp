@@ -1,12 +1,13 @@
 #include "lockstep/parallel/comm/backends/message_rounds_internal.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace lockstep::parallel {
 
 std::vector<Round> exchange_rounds(int rank, int size) {
   const int p = static_cast<int>(std::bit_floor(static_cast<unsigned>(size)));
-  // What a rank below p has when it has exchanged with the ranks of its aligned range of `width` ranks.
+  // The parts of a rank below p that has exchanged with the ranks of its aligned range of `width` ranks.
   const auto held_by = [&](int each, int width) {
     const int begin = each / width * width;
     return HeldParts{{begin, begin + width}, {std::min(p + begin, size), std::min(p + begin + width, size)}};

@@ -9,7 +9,6 @@
 // what is left over at the end joins last.
 #pragma once
 
-#include <bit>
 #include <vector>
 
 namespace lockstep::parallel {

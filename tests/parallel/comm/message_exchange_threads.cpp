@@ -1,5 +1,5 @@
 // The exchange with which each collective of gloo and mpi begins: its rounds and messages, the results of small operations,
-// and that all ranks name the same culprit, whoever finds it. Ranks are threads.
+// and that all ranks name the same culprit. Ranks are threads.
 #include <atomic>
 #include <map>
 #include <thread>
