@@ -84,7 +84,16 @@ class MemoryAnswers {
           "micro-batches, "
           "gradients that are not yet added to those of the others (up to {}): {}.",
           size_text(all.gradients), listed(peaks));
+    if (has_mode("single") && has_mode("ddp"))
+      text +=
+          " In single the memory of gradients is free until backward needs it, and activations use it; a rank of ddp "
+          "keeps "
+          "it in buckets.";
     answers_.push_back({"What memory do the strategies need?", text + sharding(all)});
+  }
+
+  bool has_mode(std::string_view mode) const {
+    return std::ranges::any_of(runs_, [mode](const TracedRun* traced) { return traced->run.mode == mode; });
   }
 
   // The bytes on a rank if the model were sharded, which no run shows.

@@ -27,16 +27,13 @@ constexpr double kSmallest = 0.02;   // of all copies: shorter ones are not list
 // The all-reduces that are done before the last gradient of their step, in all traced steps and ranks.
 std::string early_text(const std::vector<StepView>& steps) {
   lockstep::parallel::CommunicationOverlap all;
-  std::ptrdiff_t early_steps = 0;
-  for (const StepView& step : steps) {
-    add(all, step.overlap);
-    if (step.overlap.early_bytes > 0) ++early_steps;
-  }
-  if (early_steps == 0) return "Nothing: in no traced step is an all-reduce done before the last gradient is ready.";
+  for (const StepView& step : steps) add(all, step.overlap);
+  if (all.early_bytes == 0)
+    return "Nothing: in no traced step is an all-reduce done before the last gradient is ready.";
   return fmt::format(
-      "Backward overlaps with all-reduces: in {} of {} traced steps at least one is done before the last gradient of "
-      "some rank is ready. Over all traced steps and ranks, {} of the bytes are all-reduced that early.",
-      early_steps, steps.size(), percent(all.byte_share()));
+      "Backward overlaps with all-reduces: over all traced steps and ranks, {} of the bytes are all-reduced before the "
+      "rank's last gradient is ready.",
+      percent(all.byte_share()));
 }
 
 // A rank's buckets in a step.
@@ -190,7 +187,7 @@ std::optional<std::string> copies_text(const StepView& step, std::int64_t length
       "device's backward.",
       in_unit_of(length, all), listed(largest_parts(copies, 0)),
       behind.empty() ? "No other device is in forward or backward meanwhile."
-                     : fmt::format("{} of that time overlaps with another device's forward or backward: {}.",
+                     : fmt::format("{} of that time overlaps with another device's forward or backward: mainly {}.",
                                    percent(ratio(overlapped, all)), listed(behind)));
 }
 
