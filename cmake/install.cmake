@@ -25,7 +25,7 @@ function(lockstep_public_headers header out)
 endfunction()
 
 set(public_headers "")
-foreach(root IN ITEMS lockstep.h parallel/launch/launch.h parallel/simulate/simulate.h interop/dlpack.h interop/eigen.h)
+foreach(root IN ITEMS lockstep.h parallel/launch/launch.h parallel/simulate/simulate.h interop/dlpack.h interop/eigen.h interop/libtorch.h)
   lockstep_public_headers(${root} public_headers)
 endforeach()
 install(FILES include/lockstep/version.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/lockstep)

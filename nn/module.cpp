@@ -34,7 +34,9 @@ std::uint64_t site_of(const std::string& path) {
 
 }  // namespace
 
-Module::~Module() = default;
+Module::~Module() {
+  for (const auto& child : children_) child->parent_ = nullptr;  // it may have other owners
+}
 
 Module::Module(Module&& other) {
   LOCKSTEP_CHECK(!other.replacement_,
@@ -75,10 +77,17 @@ void Module::check_name(const std::string& name) const {
   LOCKSTEP_CHECK(!kind, "{}: there is a {} named {} already", type_name(), kind, lockstep::in_quotes(name));
 }
 
-Module& Module::add_child(const std::string& name, std::unique_ptr<Module> child) {
+Module& Module::add_child(const std::string& name, std::shared_ptr<Module> child) {
   if (replacement_) return current().add_child(name, std::move(child));
   check_name(name);
   LOCKSTEP_CHECK(child, "{}: the child {} is null", type_name(), lockstep::in_quotes(name));
+  LOCKSTEP_CHECK(!child->parent_,
+                 "{}: the new child {} is already the child {} of {}, and a module has one parent\nConstruct another "
+                 "one; to share parameters, pass their handles to add_parameter",
+                 type_name(), lockstep::in_quotes(name), lockstep::in_quotes(child->name_),
+                 child->parent_->type_name());
+  LOCKSTEP_CHECK(child.get() != &root(), "{}: the new child {} is the model itself", type_name(),
+                 lockstep::in_quotes(name));
   child->name_ = name;
   child->label_ = name + " " + child->type_name();
   child->parent_ = this;

@@ -7,7 +7,7 @@
 ///     };
 ///
 /// A module owns its children, parameters and buffers on the heap, so the references that `add` returns stay valid when
-/// the module is moved. A module cannot be copied. `forward` is const: several threads may run it while no thread
+/// the module is moved. A child may also have owners outside the model. A module cannot be copied. `forward` is const: several threads may run it while no thread
 /// modifies the module.
 #pragma once
 
@@ -83,7 +83,8 @@ class Module {
     check_name(name);
     return static_cast<M&>(add_child(name, std::make_unique<M>(std::forward<M>(module))));
   }
-  Module& add_child(const std::string& name, std::unique_ptr<Module> child);  ///< adds an existing module
+  /// Adds an existing module. Throws InvalidArgument for null, and for the child of a module.
+  Module& add_child(const std::string& name, std::shared_ptr<Module> child);
   /// Registers a parameter. With an undefined tensor (a bias that is turned off), the parameter is not listed.
   Parameter& add_parameter(const std::string& name, const Tensor& tensor);
   /// Registers a parameter that another module owns as well (tied weights).
@@ -186,7 +187,7 @@ class Module {
   Module(Module&& other);  ///< protected, to prevent slicing. Throws InvalidArgument for a module that was replaced.
   Module& operator=(Module&& other) noexcept;
   /// For containers.
-  const std::vector<std::unique_ptr<Module>>& owned_children() const { return current().children_; }
+  const std::vector<std::shared_ptr<Module>>& owned_children() const { return current().children_; }
 
  private:
   template <class Handle>
@@ -215,7 +216,7 @@ class Module {
   const Module& current() const { return replacement_ ? replacement_->current() : *this; }
   Module& current() { return replacement_ ? replacement_->current() : *this; }
   const Module& called() const;
-  std::unique_ptr<Module>& place_to_replace(const std::string& path, const Module* by);
+  std::shared_ptr<Module>& place_to_replace(const std::string& path, const Module* by);
   void stand_for(Module* by);
   template <class Handle>
   void rebind(std::vector<Named<Handle>> Module::*entries, const std::string& name, const Handle& handle);
@@ -227,7 +228,7 @@ class Module {
   std::vector<std::pair<std::string, Handle>> list(std::vector<Named<Handle>> Module::*entries) const;
 
   // Moved by operator=:
-  std::vector<std::unique_ptr<Module>> children_;
+  std::vector<std::shared_ptr<Module>> children_;
   std::vector<Named<Parameter>> parameters_;
   std::vector<Named<Buffer>> buffers_;
   std::shared_ptr<Hooks> hooks_;  // null without hooks and runners
@@ -239,7 +240,7 @@ class Module {
   std::optional<Shape>* traced_output_ = nullptr;  // set by summary(): receives the shape of the next output
   // Set by replace():
   Module* replacement_ = nullptr;                  // calls and queries of this module go there
-  std::vector<std::unique_ptr<Module>> replaced_;  // those that stand for this one, for references to them
+  std::vector<std::shared_ptr<Module>> replaced_;  // those that stand for this one, for references to them
   mutable int training_modes_ = 0;                 // number of training modes that hold this model's lists
 };
 

@@ -52,7 +52,7 @@ const Module& Module::called() const {
 }
 
 // Throws InvalidArgument if `by` cannot be put at `path`.
-std::unique_ptr<Module>& Module::place_to_replace(const std::string& path, const Module* by) {
+std::shared_ptr<Module>& Module::place_to_replace(const std::string& path, const Module* by) {
   Module* parent = &current();
   LOCKSTEP_CHECK(!path.empty(), "replace: the path is empty; name a module below {}", type_name());
   LOCKSTEP_CHECK(by, "replace: the new module for {} is null", lockstep::in_quotes(path));
@@ -61,7 +61,7 @@ std::unique_ptr<Module>& Module::place_to_replace(const std::string& path, const
       "replace: the new module for {} is the child {} of {}\nConstruct another one; to share its parameters, "
       "pass their handles to add_parameter",
       lockstep::in_quotes(path), lockstep::in_quotes(by->name_), by->parent_->type_name());
-  std::unique_ptr<Module>* place = nullptr;
+  std::shared_ptr<Module>* place = nullptr;
   for (std::size_t begin = 0; begin <= path.size();) {
     const std::size_t end = std::min(path.find('.', begin), path.size());
     const std::string name = path.substr(begin, end - begin);
@@ -85,11 +85,11 @@ std::unique_ptr<Module>& Module::place_to_replace(const std::string& path, const
 }
 
 Module& Module::replace(const std::string& path, std::unique_ptr<Module> module) {
-  std::unique_ptr<Module>& place = place_to_replace(path, module.get());
+  std::shared_ptr<Module>& place = place_to_replace(path, module.get());
   module->name_ = place->name_;
   module->label_ = module->name_ + " " + module->type_name();
   module->parent_ = place->parent_;
-  std::unique_ptr<Module> old = std::exchange(place, std::move(module));
+  std::shared_ptr<Module> old = std::exchange(place, std::move(module));
   old->stand_for(place.get());
   place->replaced_.push_back(std::move(old));
   return *place;

@@ -9,7 +9,7 @@ command -v doxygen >/dev/null || scripts/install_packages.sh docs
 command -v doxygen >/dev/null || { echo "Doxygen is needed (package doxygen)."; exit 1; }
 
 # Public headers are these and the headers that they include, directly or indirectly.
-public="lockstep.h parallel/launch/launch.h parallel/simulate/simulate.h interop/dlpack.h interop/eigen.h"
+public="lockstep.h parallel/launch/launch.h parallel/simulate/simulate.h interop/dlpack.h interop/eigen.h interop/libtorch.h"
 for ((before = 0; before != ${#public};)); do
   before=${#public}
   found=$(grep -hoE '^#include "lockstep/[^"]+' $public | sed 's|.*"lockstep/||' | grep -v '^version.h$')

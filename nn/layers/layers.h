@@ -36,14 +36,14 @@ class Container : public Module {
   /// For loops over the modules: `for (nn::Module& block : blocks)`.
   class Iterator {
    public:
-    explicit Iterator(std::vector<std::unique_ptr<Module>>::const_iterator at) : at_(at) {}
+    explicit Iterator(std::vector<std::shared_ptr<Module>>::const_iterator at) : at_(at) {}
     /// Operators for range-based for.
     Module& operator*() const { return **at_; }
     Iterator& operator++() { return ++at_, *this; }
     bool operator==(const Iterator&) const = default;
 
    private:
-    std::vector<std::unique_ptr<Module>>::const_iterator at_;
+    std::vector<std::shared_ptr<Module>>::const_iterator at_;
   };
 
   Container() = default;

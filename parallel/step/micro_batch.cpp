@@ -37,7 +37,9 @@ Tensor weighted_loss(const char* op, const Tensor& loss, std::int64_t weight, bo
   LOCKSTEP_CHECK(loss.defined() && loss.numel() == 1 && (loss.requires_grad() || !trains),
                  "{}: the loss function returned {}, expected one number{}", op,
                  loss.defined() ? lockstep::describe(loss) : "nothing",
-                 trains ? " that depends on the parameters" : "");
+                 trains ? " that depends on the parameters\nIt is called with a part of x and y, and calls the module: "
+                          "[&](const Tensor& x, const Tensor& y) { return criterion(module(x), y); }"
+                        : "");
   const Tensor detached = widened(loss.detach());
   return weight == 1 ? detached : raw::mul(detached, raw::full(loss.shape(), weight, detached.options()));
 }

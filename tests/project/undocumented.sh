@@ -5,7 +5,7 @@
 #   undocumented.sh FOLDER    the sources
 set -euo pipefail
 cd "$1"
-public="lockstep.h parallel/simulate/simulate.h interop/dlpack.h interop/eigen.h"
+public="lockstep.h parallel/simulate/simulate.h interop/dlpack.h interop/eigen.h interop/libtorch.h"
 for ((before = 0; before != ${#public};)); do
   before=${#public}
   found=$(grep -hoE '^#include "lockstep/[^"]+' $public | sed 's|.*"lockstep/||' | grep -v '^version.h$')
