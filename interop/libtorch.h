@@ -12,7 +12,9 @@
 /// `net.forward(x)` only; held by TORCH_MODULE, it runs in containers and training modes, too.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
+#include <functional>
 #include <sstream>
 #include <string>
 
@@ -46,7 +48,16 @@ std::string str(const Args&... args) {
 using InferenceMode = InferenceGuard;  ///< LibTorch's name
 using std::make_optional, std::nullopt, std::optional;
 
+using ScalarType = DType;              ///< LibTorch's name
+using IntArrayRef = Shape;             ///< a shape by LibTorch's name
 using AutoGradMode = EnableGradGuard;  ///< LibTorch's name
+
+/// TensorOptions().dtype(kInt64).device(kCPU): options of functions that create tensors.
+class TensorOptions : public TensorOption {
+ public:
+  using TensorOption::TensorOption;
+  TensorOptions() : TensorOption(lockstep::TensorOptions()) {}
+};
 
 namespace autograd {
 using namespace lockstep::autograd;

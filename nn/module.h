@@ -118,8 +118,16 @@ class Module {
   HookHandle register_forward_hook(ForwardHook hook);
 
   // --- queries ------------------------------------------------------------------------------------------------------
-  const std::string& name() const { return name_; }              ///< name within the parent; empty for the root
-  std::string type_name() const;                                 ///< class name without namespaces: "Linear"
+  const std::string& name() const { return name_; }  ///< name within the parent; empty for the root
+  std::string type_name() const;                     ///< class name without namespaces: "Linear"
+  /// This module as an M, or null if it is none: `if (auto* fc = module.as<Linear>())`. M may be a holder of interop.
+  template <class M>
+  auto* as() {
+    if constexpr (requires { typename M::ContainedType; })
+      return dynamic_cast<typename M::ContainedType*>(&current());
+    else
+      return dynamic_cast<M*>(&current());
+  }
   std::vector<Module*> children() const;                         ///< direct children, in order
   std::vector<Module*> modules();                                ///< this module and all below it, parents first
   std::vector<std::pair<std::string, Module*>> named_modules();  ///< modules() with their paths; "" is this module

@@ -79,6 +79,12 @@ class TensorHandle {
   operator const Tensor&() const { return tensor(); }     // NOLINT: implicit, so that a parameter is used like a tensor
   const Tensor& operator*() const { return tensor(); }    ///< the same as tensor()
   const Tensor* operator->() const { return &tensor(); }  ///< members of tensor()
+  // Queries of tensor(), as PyTorch's users write them.
+  Tensor grad() const { return tensor().grad(); }
+  const Shape& sizes() const { return tensor().sizes(); }
+  std::int64_t size(std::int64_t dim) const { return tensor().size(dim); }
+  std::int64_t numel() const { return tensor().numel(); }
+  bool requires_grad() const { return tensor().requires_grad(); }
   /// In the forward of a replica the replica's tensor, otherwise the master.
   const Tensor& tensor() const;
   const Tensor& master() const { return slot_->master; }  ///< the module's tensor, also in the forward of a replica
@@ -118,5 +124,6 @@ using lockstep::operator+;
 using lockstep::operator-;
 using lockstep::operator*;
 using lockstep::operator/;
+using lockstep::operator<<;
 
 }  // namespace lockstep::nn

@@ -5,6 +5,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <iterator>
 #include <memory>
 #include <optional>
@@ -29,6 +30,22 @@ using namespace lockstep::data::transforms;
 /// Makes one example of a batch, which loaders do anyway.
 template <class E = Example<>>
 struct Stack {};
+/// The base of transforms of inputs. Workers call them at the same time.
+template <class Target = Tensor>
+class TensorTransform {
+ public:
+  virtual ~TensorTransform() = default;
+  virtual Tensor operator()(Tensor input) = 0;  ///< the transformed input
+};
+/// A function of the input, or of the example.
+template <class Target = Tensor>
+struct TensorLambda : std::function<Tensor(Tensor)> {
+  using function::function;
+};
+template <class E = Example<>>
+struct Lambda : std::function<E(E)> {
+  using std::function<E(E)>::function;
+};
 }  // namespace transforms
 
 namespace datasets {
@@ -46,22 +63,25 @@ class Dataset {
   virtual E get(std::size_t index) = 0;
   /// The number of examples; a loader with a sampler needs it.
   virtual std::optional<std::size_t> size() const = 0;
-  /// The data set with transformed inputs. Stack changes nothing.
-  template <std::derived_from<lockstep::data::transforms::Transform> T>
-  MapDataset<Self, T> map(T transform) {
+  /// The data set with transformed inputs, or examples. Stack changes nothing.
+  template <class T>
+  requires(std::invocable<T&, const Tensor&> || std::invocable<T&, const E&>) MapDataset<Self, T> map(T transform) {
     return {std::move(static_cast<Self&>(*this)), std::move(transform)};
   }
   Self map(transforms::Stack<>) { return std::move(static_cast<Self&>(*this)); }
 };
 
-/// A data set whose inputs are transformed when an example is read.
+/// A data set whose inputs, or examples, are transformed when an example is read.
 template <class D, class T>
 class MapDataset : public Dataset<MapDataset<D, T>> {
  public:
   MapDataset(D dataset, T transform) : dataset_(std::move(dataset)), transform_(std::move(transform)) {}
   Example<> get(std::size_t index) override {
     Example<> example = dataset_.get(index);
-    return {transform_(example.data), example.target};
+    if constexpr (std::invocable<T&, const Tensor&>)
+      return {transform_(example.data), example.target};
+    else
+      return transform_(example);
   }
   std::optional<std::size_t> size() const override { return dataset_.size(); }
 

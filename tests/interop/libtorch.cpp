@@ -79,6 +79,12 @@ TEST_CASE("a holder's module is Lockstep's: its children, names, parameters and 
   const Net copy = net;  // shares the module
   CHECK(copy.get() == net.get());
   CHECK(net(torch::ones({3, 4})).sizes() == ls::Shape{3, 2});
+  int layers = 0;
+  net->apply([&](ls::nn::Module& module) {
+    if (auto* fc = module.as<torch::nn::Linear>()) layers += fc->weight.size(0) > 0;
+    CHECK(module.as<ls::nn::Embedding>() == nullptr);
+  });
+  CHECK(layers == 3);
   net->to(torch::kFloat64);
   CHECK(net->fc->weight->dtype() == torch::kFloat64);
   CHECK(net(torch::ones({3, 4}, torch::kFloat64)).dtype() == torch::kFloat64);
@@ -157,6 +163,9 @@ TEST_CASE("options by setters are Lockstep's options") {
                   ls::leaky_relu(rows, 0.2)));
   CHECK(same_bits(torch::nn::Softmax(1)(rows), F::softmax(rows, F::SoftmaxFuncOptions(1))));
   CHECK(torch::nn::LayerNorm(torch::nn::LayerNormOptions({5}).elementwise_affine(false))->parameters().empty());
+  const auto options = torch::TensorOptions().dtype(torch::kFloat64).requires_grad(true);
+  CHECK(torch::zeros({2}, options).dtype() == torch::kFloat64);
+  CHECK(torch::zeros({2}, options).requires_grad());
   CHECK(torch::nn::AdaptiveAvgPool2d(torch::nn::AdaptiveAvgPool2dOptions({1, 2}))(images).sizes() ==
         ls::Shape{1, 1, 1, 2});
 
@@ -231,6 +240,18 @@ TEST_CASE("loaders give examples with data and target, of data sets of the progr
   }
   CHECK(targets == std::vector<double>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
   CHECK(sums == std::vector<double>{4, 36, 30});
+
+  struct Negated : torch::data::transforms::TensorTransform<> {
+    Tensor operator()(Tensor input) override { return -input; }
+  };
+  auto mapped = Numbers()
+                    .map(Negated())
+                    .map(torch::data::transforms::TensorLambda<>([](Tensor x) { return x + 1; }))
+                    .map(torch::data::transforms::Lambda<torch::data::Example<>>([](torch::data::Example<> e) {
+                      return torch::data::Example<>{e.data, e.target * 2};
+                    }));
+  CHECK(mapped.get(3).data.sum().item<double>() == -8);
+  CHECK(mapped.get(3).target.item<double>() == 6);
 
   std::multiset<double> drawn;
   auto shuffled = torch::data::make_data_loader(Numbers().map(torch::data::transforms::Stack<>()), 3);
