@@ -37,11 +37,12 @@ class TensorTransform {
   virtual ~TensorTransform() = default;
   virtual Tensor operator()(Tensor input) = 0;  ///< the transformed input
 };
-/// A function of the input, or of the example.
+/// A function of the input.
 template <class Target = Tensor>
 struct TensorLambda : std::function<Tensor(Tensor)> {
   using function::function;
 };
+/// A function of the example.
 template <class E = Example<>>
 struct Lambda : std::function<E(E)> {
   using std::function<E(E)>::function;
