@@ -1,12 +1,16 @@
-// Convolution as matrix products (im2col): the elements of each window become a column, a tile of columns at a time.
+// Convolution as matrix products whose right operand is a padded copy of the image itself: element (channel, i, j) of
+// the windows at all positions is a run of the copy, row after row; positions past the end of a row are computed, too,
+// and dropped. Sums over the window have the order (channel, i, j), at most kDepth terms at a time.
 //
-// Tiles and shares depend on the shapes alone, and products have the same bits for any number of threads (gemm), so
-// results do, too; oneDNN's own convolution does not guarantee that.
+// Tiles and shares depend on the shapes alone, and an image's result does not depend on the other images, so results
+// have the same bits for any number of threads and of images.
 #include "lockstep/tensor/kernels/level_internal.h"
 
 #include <algorithm>
+#include <vector>
 
-#include "lockstep/tensor/cpu/planes_internal.h"
+#include "lockstep/tensor/cpu/padded_planes_internal.h"
+#include "lockstep/tensor/cpu/panel_product_internal.h"
 #include "lockstep/tensor/ops/image_ops_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
@@ -15,212 +19,352 @@ namespace {
 
 using raw::Convolution;
 using raw::ConvolutionPass;
-using raw::Windows;
 
-constexpr std::int64_t kTileElements = 1 << 16;  // elements of a tile: it fits the second-level cache
-constexpr std::int64_t kLeastPositions = 64;     // minimum columns of a tile: narrower products are slow
-constexpr std::int64_t kMostShares = 32;         // shares of the work; each has its own tile
-constexpr std::int64_t kPartials = 1 << 22;      // elements of all shares' weight gradients
-constexpr std::int64_t kShareFrom = 1 << 20;     // minimum multiplications for several threads
-constexpr std::int64_t kAlign = 16;              // elements: parts of the workspace are aligned to 64 bytes
+constexpr std::int64_t kCopy = 1 << 16;             // elements of a copy: it fits the second-level cache
+constexpr std::int64_t kCopies = 1 << 18;           // elements of both copies of the pass for the weight
+constexpr std::int64_t kDotColumns = 4096;          // columns of that pass that make its final sums cheap
+constexpr std::int64_t kTile = 1 << 15;             // elements of a tile of the result
+constexpr std::int64_t kDepth = 256;                // terms that are added in sequence
+constexpr std::int64_t kMostShares = 32;            // shares of the work; each has its own workspace
+constexpr std::int64_t kPartials = 1 << 22;         // elements of all shares' weight gradients
+constexpr std::int64_t kShareFrom = 1 << 20;        // minimum multiplications for several threads
+constexpr std::int64_t kSlack = 2 * kPanel<float>;  // elements after a copy that its last panel reads
 
-std::int64_t aligned(std::int64_t elements) { return (elements + kAlign - 1) / kAlign * kAlign; }
+constexpr std::int64_t up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+std::int64_t aligned(std::int64_t elements) { return up(elements, 16) * 16; }
 
-// The partition of a convolution: `units` in `shares`; a share computes its units in order.
+// Rows of `rows` for one copy, of which each takes `elements`, and `halo` rows more: equal parts.
+std::int64_t rows_of_part(std::int64_t rows, std::int64_t halo, std::int64_t elements, std::int64_t most) {
+  const std::int64_t fit = std::max<std::int64_t>(most / std::max<std::int64_t>(elements, 1) - halo, 1);
+  return up(rows, up(rows, fit));
+}
+
+// The sizes of a pass, in elements. A unit is a group of an image, or some of its rows.
 struct Plan {
-  Plan(const Convolution& c, ConvolutionPass pass)
-      : inputs(c.in * c.windows.kernel.height * c.windows.kernel.width),
-        positions(c.windows.output.height * c.windows.output.width),
-        pixels(c.windows.input.height * c.windows.input.width),
-        width(std::min(positions, std::max(kLeastPositions, kTileElements / inputs))),
-        tiles((positions + width - 1) / width), weights(c.groups * c.out * inputs),
-        column_room(aligned(inputs * width)) {
-    units = c.images * c.groups * (pass == ConvolutionPass::kForward ? tiles : 1);
+  Plan(const Convolution& of, ConvolutionPass pass)
+      : c(of), h(height_axis(c.windows)), w(width_axis(c.windows)), inputs(c.in * h.kernel * w.kernel),
+        pixels(h.input * w.input), positions(h.output * w.output), weights(c.groups * c.out * inputs),
+        planes(h.phases() * w.phases()) {
+    const bool input = pass == ConvolutionPass::kBackwardInput;
+    row = input ? w.places() + w.reach() : w.output + w.reach();
+    all_rows = input ? h.places() : h.output;
+    const std::int64_t left = input ? c.out : c.in * planes;
+    if (pass == ConvolutionPass::kBackwardWeight) {
+      plan_weight(left);
+      return;
+    }
+    rows = rows_of_part(all_rows, h.reach(), left * row, kCopy);
+    parts = up(all_rows, rows);
+    copy = left * (rows + h.reach()) * row;
+    const std::int64_t of_result = input ? c.in : c.out;
+    panels = std::clamp<std::int64_t>(kTile / (of_result * kPanel<float>), 2, 16);
+    room = aligned(copy + kSlack) + aligned(of_result * panels * kPanel<float>);
+    packed = aligned(weights);
+    units = c.images * c.groups * parts;
     shares = std::min(units, kMostShares);
-    room = column_room;
-    if (pass != ConvolutionPass::kBackwardWeight) return;
-    units = c.images;
-    shares = std::min({units, kMostShares, std::max<std::int64_t>(kPartials / weights, 1)});
-    room += aligned(weights) + aligned(c.out * inputs);
   }
-  // Calls body(unit, the share's workspace) for all units, on several threads if worthwhile.
-  template <class T, class F>
-  void run(void* workspace, F body) const {
+  std::int64_t workspace() const { return packed + shares * room; }
+
+  // Calls body(unit, share) for all units, on several threads if worthwhile.
+  template <class F>
+  void run(F body) const {
     const auto share = [&](std::int64_t s) {
-      T* const own = as<T>(workspace) + s * room;
-      for (std::int64_t unit = s * units / shares; unit < (s + 1) * units / shares; ++unit) body(unit, s, own);
+      for (std::int64_t unit = s * units / shares; unit < (s + 1) * units / shares; ++unit) body(unit, s);
     };
-    if (shares > 1 && units * weights * width >= kShareFrom)
+    if (shares > 1 && c.images * weights * positions >= kShareFrom)
       for_chunks(shares, share);
     else
       for (std::int64_t s = 0; s < shares; ++s) share(s);
   }
 
+  const Convolution& c;
+  const ConvolutionAxis h, w;
   std::int64_t inputs;     // elements of one window
-  std::int64_t positions;  // windows of an image
   std::int64_t pixels;     // elements of one channel of x
-  std::int64_t width;      // columns of one tile
-  std::int64_t tiles;      // tiles of an image
-  std::int64_t weights, column_room;
-  std::int64_t units = 0, shares = 0, room = 0;  // room: workspace of one share, in elements
+  std::int64_t positions;  // windows of an image
+  std::int64_t weights;
+  std::int64_t planes;                      // of a channel of x
+  std::int64_t row = 0, all_rows = 0;       // a row of the copy; rows of an image
+  std::int64_t rows = 0, parts = 0;         // rows of a unit; units of a group of an image
+  std::int64_t copy = 0, copy_of_grad = 0;  // elements of the copies of a unit
+  std::int64_t panels = 0;                  // of a tile of the result
+  std::int64_t together = 1;                // units of the pass for the weight that are one sum
+  std::int64_t packed = 0, room = 0;        // workspace of all shares, and of each
+  std::int64_t units = 0, shares = 0;
+
+ private:
+  void plan_weight(std::int64_t left) {
+    rows = rows_of_part(all_rows, h.reach(), (left + c.out) * row, kCopies);
+    parts = up(all_rows, rows);
+    copy = aligned(left * (rows + h.reach()) * row + w.reach() + kSlack);
+    copy_of_grad = aligned(c.out * columns_of(rows));
+    if (parts == 1)
+      together = std::clamp<std::int64_t>(std::min(kDotColumns / columns_of(rows), kCopies / (copy + copy_of_grad)), 1,
+                                          c.images);
+    units = up(c.images, together) * parts;
+    shares = std::min({units, kMostShares, std::max<std::int64_t>(kPartials / weights, 1)});
+    room = together * (copy + copy_of_grad) + aligned(weights);
+  }
+
+ public:
+  // Columns of so many rows, padded to whole registers.
+  std::int64_t columns_of(std::int64_t of_rows) const { return aligned(of_rows * row); }
 };
 
-// Calls body(column, pixel, count) for the runs of windows [begin, begin + width) that lie in one row and in which the
-// kernel's element (i, j) is inside the image. `pixel` is the first window's index in the channel; the next ones are
-// stride.width apart.
-template <class F>
-void for_runs(const Windows& w, std::int64_t i, std::int64_t j, std::int64_t begin, std::int64_t width, F body) {
-  const std::int64_t shift = j * w.dilation.width - w.padding.width, step = w.stride.width;
-  const Range inside = places_inside(w.input.width, w.output.width, step, shift);
-  for (std::int64_t at = begin; at < begin + width;) {
-    const std::int64_t row = at / w.output.width, place = at % w.output.width;
-    const std::int64_t end = std::min(w.output.width, place + begin + width - at);  // end of the row in the tile
-    const std::int64_t y = row * w.stride.height - w.padding.height + i * w.dilation.height;
-    const std::int64_t from = std::max(place, inside.first), to = std::min(end, inside.last);
-    if (y >= 0 && y < w.input.height && from < to)
-      body(at - begin + from - place, y * w.input.width + from * step + shift, to - from);
-    at += end - place;
-  }
-}
+// Where a product's columns belong: column t row + u is place (t, u).
+struct Target {
+  std::int64_t row;        // columns of a row
+  Range rows, columns;     // the places that are in the result
+  std::int64_t y, y_step;  // place (t, u) is row y + t y_step and column x + u x_step of a channel
+  std::int64_t x, x_step;
+  std::int64_t width, pixels;  // of a channel
 
-// Calls body(row of the columns, channel, i, j) for every element of a window.
+  // Stores columns [begin, begin + count) of a tile (channels, count), plus a channel's bias if there is one.
+  template <class T>
+  void store(const T* tile, std::int64_t channels, std::int64_t begin, std::int64_t count, const T* bias,
+             T* out) const {
+    for (std::int64_t t = begin / row; t * row < begin + count && t < rows.last; ++t) {
+      const std::int64_t first = std::max(columns.first, begin - t * row);
+      const std::int64_t last = std::min(columns.last, begin + count - t * row);
+      if (t < rows.first || first >= last) continue;
+      T* to = out + (y + t * y_step) * width + x;
+      const T* from = tile + t * row - begin;
+      for (std::int64_t channel = 0; channel < channels; ++channel, to += pixels, from += count) {
+        const T shift = bias ? bias[channel] : T(0);
+        if (x_step == 1) {
+          for (std::int64_t u = first; u < last; ++u) to[u] = bias ? from[u] + shift : from[u];
+        } else {
+          for (std::int64_t u = first; u < last; ++u) to[u * x_step] = from[u];
+        }
+      }
+    }
+  }
+};
+
+// A matrix of weights, packed for panel_block, and where each of its columns begins in a copy.
+struct PackedWeights {
+  std::int64_t rows;
+  std::vector<std::int64_t> sources;  // element (i, p) is weight[i row_step + sources[p]]
+  std::int64_t row_step;
+  std::vector<std::int64_t> offsets;
+
+  std::int64_t depth() const { return static_cast<std::int64_t>(offsets.size()); }
+  void add(std::int64_t source, std::int64_t offset) {
+    sources.push_back(source);
+    offsets.push_back(offset);
+  }
+  template <class T>
+  std::int64_t blocks() const {
+    return up(rows, kPanelRows<T>);
+  }
+  template <class T>
+  void pack(const T* weight, T* to) const {
+    for (std::int64_t block = 0; block < blocks<T>(); ++block) {
+      const std::int64_t first = block * rows / blocks<T>(), last = (block + 1) * rows / blocks<T>();
+      for (const std::int64_t source : sources) {
+        for (std::int64_t i = first; i < last; ++i) *to++ = weight[i * row_step + source];
+      }
+    }
+  }
+  // The product with a copy, in tiles; store(tile, begin, count) takes columns [begin, begin + count).
+  template <class T, class F>
+  void multiply(const T* packed, const T* copy, std::int64_t columns, std::int64_t panels, T* tile, F store) const {
+    for (std::int64_t begin = 0; begin < columns; begin += panels * kPanel<T>) {
+      const std::int64_t count = std::min(panels, up(columns - begin, kPanel<T>)) * kPanel<T>;
+      for (std::int64_t p = 0; p < depth(); p += kDepth) {
+        for (std::int64_t column = 0; column < count; column += kPanel<T>) {
+          for (std::int64_t block = 0; block < blocks<T>(); ++block) {
+            const std::int64_t first = block * rows / blocks<T>(), n = (block + 1) * rows / blocks<T>() - first;
+            panel_block_of<T>(n)(packed + first * depth() + p * n, copy + begin + column, offsets.data() + p,
+                                 std::min(kDepth, depth() - p), p > 0, tile + first * count + column, count);
+          }
+        }
+      }
+      store(tile, begin, count);
+    }
+  }
+};
+
+// Calls body(element of the window, channel, i, j).
 template <class F>
-void for_window(const Convolution& c, F body) {
-  std::int64_t row = 0;
-  for (std::int64_t channel = 0; channel < c.in; ++channel) {
-    for (std::int64_t i = 0; i < c.windows.kernel.height; ++i) {
-      for (std::int64_t j = 0; j < c.windows.kernel.width; ++j) body(row++, channel, i, j);
+void for_window(const Plan& plan, F body) {
+  std::int64_t element = 0;
+  for (std::int64_t channel = 0; channel < plan.c.in; ++channel) {
+    for (std::int64_t i = 0; i < plan.h.kernel; ++i) {
+      for (std::int64_t j = 0; j < plan.w.kernel; ++j) body(element++, channel, i, j);
     }
   }
 }
 
-// columns (inputs, width) = the elements of windows [begin, begin + width) in the channels at x.
-template <class T>
-void gather_columns(const Convolution& c, const Plan& plan, const T* x, std::int64_t begin, std::int64_t width,
-                    T* columns) {
-  const std::int64_t step = c.windows.stride.width;
-  for_window(c, [&](std::int64_t row, std::int64_t channel, std::int64_t i, std::int64_t j) {
-    T* const to = columns + row * width;
-    const T* const from = x + channel * plan.pixels;
-    std::fill(to, to + width, T(0));
-    for_runs(c.windows, i, j, begin, width, [&](std::int64_t column, std::int64_t pixel, std::int64_t count) {
-      if (step == 1) {
-        std::copy(from + pixel, from + pixel + count, to + column);
-      } else {
-        for (std::int64_t k = 0; k < count; ++k) to[column + k] = from[pixel + k * step];
-      }
-    });
-  });
-}
-
-// The reverse: adds the columns to the channels at x.
-template <class T>
-void add_columns(const Convolution& c, const Plan& plan, const T* columns, std::int64_t begin, std::int64_t width,
-                 T* x) {
-  const std::int64_t step = c.windows.stride.width;
-  for_window(c, [&](std::int64_t row, std::int64_t channel, std::int64_t i, std::int64_t j) {
-    const T* const from = columns + row * width;
-    T* const to = x + channel * plan.pixels;
-    for_runs(c.windows, i, j, begin, width, [&](std::int64_t column, std::int64_t pixel, std::int64_t count) {
-      if (step == 1) {
-        for (std::int64_t k = 0; k < count; ++k) to[pixel + k] += from[column + k];
-      } else {
-        for (std::int64_t k = 0; k < count; ++k) to[pixel + k * step] += from[column + k];
-      }
-    });
-  });
-}
-
-Matrix matrix(const void* data, std::int64_t row, std::int64_t column) {
-  return {const_cast<void*>(data), row, column};
-}
-
-// Calls body(begin, width) for the tiles of an image.
-template <class F>
-void for_tiles(const Plan& plan, F body) {
-  for (std::int64_t begin = 0; begin < plan.positions; begin += plan.width)
-    body(begin, std::min(plan.width, plan.positions - begin));
+// Where an element of the windows begins in a copy of c.in channels, `rows` high without the reach.
+std::int64_t offset_of(const Plan& plan, std::int64_t rows, std::int64_t channel, std::int64_t i, std::int64_t j) {
+  const std::int64_t plane = (channel * plan.h.phases() + plan.h.phase(i)) * plan.w.phases() + plan.w.phase(j);
+  return (plane * (rows + plan.h.reach()) + plan.h.shift(i)) * plan.row + plan.w.shift(j);
 }
 
 }  // namespace
 
 void conv2d_workspace(const Convolution& c, ConvolutionPass pass, std::int64_t* elements) {
-  const Plan plan(c, pass);
-  *elements = plan.shares * plan.room;
+  *elements = Plan(c, pass).workspace();
 }
 
 void conv2d(const Convolution& c, const void* x, const void* weight, const void* bias, void* out, void* workspace,
             DType dtype) {
   const Plan plan(c, ConvolutionPass::kForward);
+  PackedWeights left{c.out, {}, plan.inputs, {}};
+  for_window(plan, [&](std::int64_t element, std::int64_t channel, std::int64_t i, std::int64_t j) {
+    left.add(element, offset_of(plan, plan.rows, channel, i, j));
+  });
+  const std::int64_t of_group = c.out * plan.inputs;
   for_float(dtype, [&]<class T>(T) {
-    plan.run<T>(workspace, [&](std::int64_t unit, std::int64_t, T* columns) {
-      const std::int64_t tile = unit % plan.tiles, block = unit / plan.tiles, group = block % c.groups;
-      const std::int64_t begin = tile * plan.width, width = std::min(plan.width, plan.positions - begin);
-      gather_columns(c, plan, as<T>(x) + block * c.in * plan.pixels, begin, width, columns);
-      T* const to = as<T>(out) + block * c.out * plan.positions + begin;
-      gemm({.m = c.out,
-            .n = width,
-            .k = plan.inputs,
-            .a = matrix(as<T>(weight) + group * c.out * plan.inputs, plan.inputs, 1),
-            .b = matrix(columns, width, 1),
-            .out = {to, plan.positions, 1}},
-           dtype);
-      for (std::int64_t o = 0; bias && o < c.out; ++o) {
-        const T shift = as<T>(bias)[group * c.out + o];
-        for (std::int64_t k = 0; k < width; ++k) to[o * plan.positions + k] += shift;
+    T* const packed = as<T>(workspace);
+    for (std::int64_t group = 0; group < c.groups; ++group)
+      left.pack(as<T>(weight) + group * of_group, packed + group * of_group);
+    plan.run([&](std::int64_t unit, std::int64_t share) {
+      const std::int64_t block = unit / plan.parts, group = block % c.groups, begin = unit % plan.parts * plan.rows;
+      const std::int64_t rows = std::min(plan.rows, plan.all_rows - begin);
+      T* const copy = packed + plan.packed + share * plan.room;
+      const std::int64_t plane = plan.planes * (plan.rows + plan.h.reach()) * plan.row;
+      for (std::int64_t channel = 0; channel < c.in; ++channel)
+        PaddedRows{begin, plan.rows + plan.h.reach(), plan.row}.copy_input(
+            plan.h, plan.w, as<T>(x) + (block * c.in + channel) * plan.pixels, copy + channel * plane);
+      std::fill(copy + plan.copy, copy + plan.copy + kSlack, T(0));
+      const Target target{plan.row, {0, rows}, {0, plan.w.output}, begin, 1, 0, 1, plan.w.output, plan.positions};
+      T* const to = as<T>(out) + block * c.out * plan.positions;
+      left.multiply(packed + group * of_group, copy, (rows - 1) * plan.row + plan.w.output, plan.panels,
+                    copy + aligned(plan.copy + kSlack), [&](const T* tile, std::int64_t first, std::int64_t count) {
+                      target.store(tile, c.out, first, count, bias ? as<T>(bias) + group * c.out : nullptr, to);
+                    });
+    });
+  });
+}
+
+// The gradient of x, phase by phase: the elements of x that the same elements of the kernel reach.
+void conv2d_backward_input(const Convolution& c, const void* grad, const void* weight, void* out, void* workspace,
+                           DType dtype) {
+  const Plan plan(c, ConvolutionPass::kBackwardInput);
+  const ConvolutionAxis &h = plan.h, &w = plan.w;
+  const std::int64_t plane = (plan.rows + h.reach()) * plan.row;
+  std::vector<PackedWeights> phases(static_cast<std::size_t>(plan.planes),
+                                    PackedWeights{c.in, {}, h.kernel * w.kernel, {}});
+  for (std::int64_t o = 0; o < c.out; ++o) {
+    for (std::int64_t i = 0; i < h.kernel; ++i) {
+      for (std::int64_t j = 0; j < w.kernel; ++j)
+        phases[static_cast<std::size_t>(h.phase(i) * w.phases() + w.phase(j))].add(
+            o * plan.inputs + i * w.kernel + j,
+            o * plane + (h.reach() - h.shift(i)) * plan.row + w.reach() - w.shift(j));
+    }
+  }
+  const std::int64_t of_group = c.out * plan.inputs;
+  for_float(dtype, [&]<class T>(T) {
+    T* const packed = as<T>(workspace);
+    for (std::int64_t group = 0; group < c.groups; ++group) {
+      T* to = packed + group * of_group;
+      for (const PackedWeights& left : phases) {
+        left.pack(as<T>(weight) + group * of_group, to);
+        to += left.rows * left.depth();
+      }
+    }
+    if (plan.planes < h.stride * w.stride)  // elements of x that no window contains
+      std::fill(as<T>(out), as<T>(out) + c.images * c.groups * c.in * plan.pixels, T(0));
+    plan.run([&](std::int64_t unit, std::int64_t share) {
+      const std::int64_t block = unit / plan.parts, group = block % c.groups, begin = unit % plan.parts * plan.rows;
+      const std::int64_t rows = std::min(plan.rows, plan.all_rows - begin);
+      T* const copy = packed + plan.packed + share * plan.room;
+      for (std::int64_t o = 0; o < c.out; ++o)
+        PaddedRows{begin, plan.rows + h.reach(), plan.row}.copy_gradient(
+            h, w, h.first_place() - h.reach(), w.first_place() - w.reach(),
+            as<T>(grad) + (block * c.out + o) * plan.positions, copy + o * plane);
+      std::fill(copy + plan.copy, copy + plan.copy + kSlack, T(0));
+      const T* from = packed + group * of_group;
+      for (std::int64_t f = 0; f < plan.planes; ++f) {
+        const PackedWeights& left = phases[static_cast<std::size_t>(f)];
+        const std::int64_t y = h.target(f / w.phases()) + begin * h.stride, x = w.target(f % w.phases());
+        const Target target{plan.row,
+                            places_inside(h.input, rows, h.stride, y),
+                            places_inside(w.input, w.places(), w.stride, x),
+                            y,
+                            h.stride,
+                            x,
+                            w.stride,
+                            w.input,
+                            plan.pixels};
+        left.multiply(from, copy, (rows - 1) * plan.row + w.places(), plan.panels, copy + aligned(plan.copy + kSlack),
+                      [&](const T* tile, std::int64_t first, std::int64_t count) {
+                        target.store(tile, c.in, first, count, static_cast<const T*>(nullptr),
+                                     as<T>(out) + block * c.in * plan.pixels);
+                      });
+        from += left.rows * left.depth();
       }
     });
   });
 }
 
-// An image's gradient is the sum over its tiles, in order.
-void conv2d_backward_input(const Convolution& c, const void* grad, const void* weight, void* out, void* workspace,
-                           DType dtype) {
-  const Plan plan(c, ConvolutionPass::kBackwardInput);
-  for_float(dtype, [&]<class T>(T) {
-    plan.run<T>(workspace, [&](std::int64_t block, std::int64_t, T* columns) {
-      const T* const of_group = as<T>(weight) + block % c.groups * c.out * plan.inputs;
-      T* const to = as<T>(out) + block * c.in * plan.pixels;
-      std::fill(to, to + c.in * plan.pixels, T(0));
-      for_tiles(plan, [&](std::int64_t begin, std::int64_t width) {
-        gemm({.m = plan.inputs,
-              .n = width,
-              .k = c.out,
-              .a = matrix(of_group, 1, plan.inputs),
-              .b = matrix(as<T>(grad) + block * c.out * plan.positions + begin, plan.positions, 1),
-              .out = {columns, width, 1}},
-             dtype);
-        add_columns(c, plan, columns, begin, width, to);
-      });
-    });
-  });
+namespace {
+
+// total (c.out, inputs) += the products of the copies of `count` units: of gradients, whose columns past the end of a row
+// are zeros, and of x.
+template <class T>
+void add_dots(const Plan& plan, const std::vector<std::int64_t>& offsets, const T* x, const T* grad, std::int64_t count,
+              std::int64_t columns, T* total) {
+  const std::int64_t outs = plan.c.out;
+  for (std::int64_t o = 0; o < outs; o += kDotLeft<T>) {
+    for (std::int64_t p = 0; p < plan.inputs; p += kDotRight<T>) {
+      DotBlock<T> block;
+      for (std::int64_t unit = 0; unit < count; ++unit) {  // rows past the last one repeat it
+        const T *left[kDotLeft<T>], *right[kDotRight<T>];
+        for (int i = 0; i < kDotLeft<T>; ++i)
+          left[i] = grad + unit * plan.copy_of_grad + std::min(o + i, outs - 1) * columns;
+        for (int j = 0; j < kDotRight<T>; ++j)
+          right[j] = x + unit * plan.copy + offsets[static_cast<std::size_t>(std::min(p + j, plan.inputs - 1))];
+        block.add(left, right, columns);
+      }
+      for (int i = 0; i < kDotLeft<T> && o + i < outs; ++i) {
+        for (int j = 0; j < kDotRight<T> && p + j < plan.inputs; ++j)
+          total[(o + i) * plan.inputs + p + j] += block.sum(i, j);
+      }
+    }
+  }
 }
 
-// Each share sums over its images, in order; then the shares are added, in order.
+}  // namespace
+
+// Each share sums over its units, in order; then the shares are added, in order.
 void conv2d_backward_weight(const Convolution& c, const void* grad, const void* x, void* out, void* workspace,
                             DType dtype) {
   const Plan plan(c, ConvolutionPass::kBackwardWeight);
-  const std::int64_t of_group = c.out * plan.inputs;
+  std::vector<std::int64_t> offsets;
+  for_window(plan, [&](std::int64_t, std::int64_t channel, std::int64_t i, std::int64_t j) {
+    offsets.push_back(offset_of(plan, plan.rows, channel, i, j));
+  });
+  const std::int64_t columns = plan.columns_of(plan.rows),
+                     channel_of_copy = plan.planes * (plan.rows + plan.h.reach()) * plan.row;
   for_float(dtype, [&]<class T>(T) {
-    const auto total_of = [&](std::int64_t share) { return as<T>(workspace) + share * plan.room + plan.column_room; };
+    const auto total_of = [&](std::int64_t share) { return as<T>(workspace) + share * plan.room; };
     for (std::int64_t share = 0; share < plan.shares; ++share)
       std::fill(total_of(share), total_of(share) + plan.weights, T(0));
-    plan.run<T>(workspace, [&](std::int64_t image, std::int64_t share, T* columns) {
-      T* const product = columns + plan.column_room + aligned(plan.weights);
+    plan.run([&](std::int64_t unit, std::int64_t share) {
+      const std::int64_t first = unit / plan.parts * plan.together, begin = unit % plan.parts * plan.rows;
+      const std::int64_t count = std::min(plan.together, c.images - first);
+      const std::int64_t rows = std::min(plan.rows, plan.all_rows - begin);
+      T* const of_x = total_of(share) + aligned(plan.weights);
+      T* const of_grad = of_x + plan.together * plan.copy;
       for (std::int64_t group = 0; group < c.groups; ++group) {
-        const std::int64_t block = image * c.groups + group;
-        T* const total = total_of(share) + group * of_group;
-        for_tiles(plan, [&](std::int64_t begin, std::int64_t width) {
-          gather_columns(c, plan, as<T>(x) + block * c.in * plan.pixels, begin, width, columns);
-          gemm({.m = c.out,
-                .n = plan.inputs,
-                .k = width,
-                .a = matrix(as<T>(grad) + block * c.out * plan.positions + begin, plan.positions, 1),
-                .b = matrix(columns, 1, width),
-                .out = {product, plan.inputs, 1}},
-               dtype);
-          for (std::int64_t i = 0; i < of_group; ++i) total[i] += product[i];
-        });
+        for (std::int64_t each = 0; each < count; ++each) {
+          const std::int64_t block = (first + each) * c.groups + group;
+          T* const inputs = of_x + each * plan.copy;
+          for (std::int64_t channel = 0; channel < c.in; ++channel)
+            PaddedRows{begin, plan.rows + plan.h.reach(), plan.row}.copy_input(
+                plan.h, plan.w, as<T>(x) + (block * c.in + channel) * plan.pixels, inputs + channel * channel_of_copy);
+          std::fill(inputs + c.in * channel_of_copy, inputs + plan.copy, T(0));
+          for (std::int64_t o = 0; o < c.out; ++o) {
+            T* const row = of_grad + each * plan.copy_of_grad + o * columns;
+            PaddedRows{begin, rows, plan.row}.copy_gradient(plan.h, plan.w, 0, 0,
+                                                            as<T>(grad) + (block * c.out + o) * plan.positions, row);
+            std::fill(row + rows * plan.row, row + columns, T(0));
+          }
+        }
+        add_dots(plan, offsets, of_x, of_grad, count, columns, total_of(share) + group * c.out * plan.inputs);
       }
     });
     T* const result = as<T>(out);

@@ -1,0 +1,118 @@
+// Products of convolutions in registers. Their right operand is not a matrix: row p begins at b[offsets[p]], which is how
+// windows lie in a padded image (padded_planes_internal.h).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+#include "lockstep/tensor/cpu/tile_product_internal.h"
+#include "lockstep/tensor/kernels/level_internal.h"
+
+namespace lockstep::LOCKSTEP_KERNELS {
+
+// Rows of a block of a panel product: their sums, two registers each, leave a few registers for the operands.
+template <class T>
+inline constexpr int kPanelRows = sizeof(Register<T>) == 64 ? 12 : 6;
+// Rows of both operands in a block of dot products; every pair has a register.
+template <class T>
+inline constexpr int kDotLeft = sizeof(Register<T>) == 64 ? 4 : 3;
+template <class T>
+inline constexpr int kDotRight = sizeof(Register<T>) == 64 ? 6 : 4;
+
+// For lambdas that index registers, in every build.
+#define LOCKSTEP_INLINE __attribute__((always_inline))
+
+// Calls body(0), ..., body(kCount - 1) with constants, so that arrays that it indexes lie in registers.
+template <int kCount, class F>
+[[gnu::always_inline]] inline void unrolled(const F& body) {
+  [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) LOCKSTEP_INLINE {
+    (body(std::integral_constant<int, kIndex>()), ...);
+  }
+  (std::make_integer_sequence<int, kCount>());
+}
+
+// out[i][j] = the sum over p, in order, of a[p][i] b[offsets[p] + j], added to out[i][j] if `add`, for kRows rows and the
+// columns of a panel. a is packed: kRows elements for each p.
+template <int kRows, class T>
+void panel_block(const T* a, const T* b, const std::int64_t* offsets, std::int64_t depth, bool add, T* out,
+                 std::int64_t out_row) {
+  using R = Register<T>;
+  R low[kRows], high[kRows];
+  unrolled<kRows>([&](auto i) LOCKSTEP_INLINE { low[i] = high[i] = simd::pset1<R>(T(0)); });
+  for (std::int64_t p = 0; p < depth; ++p) {
+    const T* const row = b + offsets[p];
+    const R first = simd::ploadu<R>(row), second = simd::ploadu<R>(row + kLanes<T>);
+    unrolled<kRows>([&](auto i) LOCKSTEP_INLINE {
+      const R factor = simd::pset1<R>(a[p * kRows + i]);
+      low[i] = simd::pmadd(factor, first, low[i]);
+      high[i] = simd::pmadd(factor, second, high[i]);
+    });
+  }
+  unrolled<kRows>([&](auto i) LOCKSTEP_INLINE {
+    T* const to = out + i * out_row;
+    simd::pstoreu(to, add ? simd::padd(simd::ploadu<R>(to), low[i]) : low[i]);
+    simd::pstoreu(to + kLanes<T>, add ? simd::padd(simd::ploadu<R>(to + kLanes<T>), high[i]) : high[i]);
+  });
+}
+
+template <class T>
+using PanelBlock = void (*)(const T* a, const T* b, const std::int64_t* offsets, std::int64_t depth, bool add, T* out,
+                            std::int64_t out_row);
+// panel_block of 1 to kPanelRows rows.
+template <class T>
+PanelBlock<T> panel_block_of(std::int64_t rows) {
+  static constexpr auto kBlocks = []<int... kLess>(std::integer_sequence<int, kLess...>) {
+    return std::array<PanelBlock<T>, sizeof...(kLess)>{panel_block<kLess + 1, T>...};
+  }
+  (std::make_integer_sequence<int, kPanelRows<T>>());
+  return kBlocks[static_cast<std::size_t>(rows - 1)];
+}
+
+// The products of kDotLeft and kDotRight rows, lane by lane.
+template <class T>
+class DotBlock {
+ public:
+  DotBlock() {
+    unrolled<kSums>([&](auto i) LOCKSTEP_INLINE { sums_[i] = simd::pset1<R>(T(0)); });
+  }
+  // Adds the products of `columns` elements of each row, a multiple of the lanes.
+  void add(const T* const* left, const T* const* right, std::int64_t columns) {
+    R sums[kSums];
+    unrolled<kSums>([&](auto i) LOCKSTEP_INLINE { sums[i] = sums_[i]; });
+    for (std::int64_t q = 0; q < columns; q += kLanes<T>) {
+      R a[kDotLeft<T>];
+      unrolled<kDotLeft<T>>([&](auto i) LOCKSTEP_INLINE { a[i] = simd::ploadu<R>(left[i] + q); });
+      unrolled<kDotRight<T>>([&](auto j) LOCKSTEP_INLINE {
+        R b = simd::ploadu<R>(right[j] + q);
+#ifndef __clang__
+        EIGEN_OPTIMIZATION_BARRIER(b)  // GCC would load it again for each product
+#endif
+        unrolled<kDotLeft<T>>([&](auto i) LOCKSTEP_INLINE {
+          R& sum = sums[i * kDotRight<T> + j];
+          sum = simd::pmadd(a[i], b, sum);
+        });
+      });
+    }
+    unrolled<kSums>([&](auto i) LOCKSTEP_INLINE { sums_[i] = sums[i]; });
+  }
+  // The lanes of one product, added in pairs.
+  T sum(int i, int j) const {
+    T lanes[kLanes<T>];
+    simd::pstoreu(lanes, sums_[i * kDotRight<T> + j]);
+    for (int half = kLanes<T> / 2; half > 0; half /= 2) {
+      for (int lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
+    }
+    return lanes[0];
+  }
+
+ private:
+  using R = Register<T>;
+  static constexpr int kSums = kDotLeft<T> * kDotRight<T>;
+  R sums_[kSums];
+};
+
+#undef LOCKSTEP_INLINE
+
+}  // namespace lockstep::LOCKSTEP_KERNELS
