@@ -7,6 +7,7 @@
 #include "lockstep/tensor/kernels/level_internal.h"
 
 #include <algorithm>
+#include <array>
 #include <vector>
 
 #include "lockstep/tensor/cpu/padded_planes_internal.h"
@@ -23,6 +24,7 @@ using raw::ConvolutionPass;
 constexpr std::int64_t kCopy = 1 << 16;             // elements of a copy: it fits the second-level cache
 constexpr std::int64_t kCopies = 1 << 18;           // elements of both copies of the pass for the weight
 constexpr std::int64_t kDotColumns = 4096;          // columns of that pass that make its final sums cheap
+constexpr std::int64_t kGatherColumns = 512;        // columns of a unit that gathers, so that few panels are partial
 constexpr std::int64_t kTile = 1 << 15;             // elements of a tile of the result
 constexpr std::int64_t kDepth = 256;                // terms that are added in sequence
 constexpr std::int64_t kMostShares = 32;            // shares of the work; each has its own workspace
@@ -46,22 +48,14 @@ struct Plan {
         pixels(h.input * w.input), positions(h.output * w.output), weights(c.groups * c.out * inputs),
         planes(h.phases() * w.phases()) {
     const bool input = pass == ConvolutionPass::kBackwardInput;
-    row = input ? w.places() + w.reach() : w.output + w.reach();
+    places = input ? w.places() : w.output;
+    row = places + w.reach();
     all_rows = input ? h.places() : h.output;
-    const std::int64_t left = input ? c.out : c.in * planes;
-    if (pass == ConvolutionPass::kBackwardWeight) {
-      plan_weight(left);
-      return;
-    }
-    rows = rows_of_part(all_rows, h.reach(), left * row, kCopy);
-    parts = up(all_rows, rows);
-    copy = left * (rows + h.reach()) * row;
-    const std::int64_t of_result = input ? c.in : c.out;
-    panels = std::clamp<std::int64_t>(kTile / (of_result * kPanel<float>), 2, 16);
-    room = aligned(copy + kSlack) + aligned(of_result * panels * kPanel<float>);
-    packed = aligned(weights);
-    units = c.images * c.groups * parts;
-    shares = std::min(units, kMostShares);
+    const std::int64_t of_copy = input ? c.out : c.in * planes;
+    if (pass == ConvolutionPass::kBackwardWeight)
+      plan_weight(of_copy);
+    else
+      plan_product(of_copy, input ? c.in : c.out);
   }
   std::int64_t workspace() const { return packed + shares * room; }
 
@@ -84,19 +78,38 @@ struct Plan {
   std::int64_t positions;  // windows of an image
   std::int64_t weights;
   std::int64_t planes;                      // of a channel of x
-  std::int64_t row = 0, all_rows = 0;       // a row of the copy; rows of an image
+  std::int64_t places = 0, row = 0;         // of a row of the result, and of the copy
+  std::int64_t all_rows = 0;                // of an image
   std::int64_t rows = 0, parts = 0;         // rows of a unit; units of a group of an image
   std::int64_t copy = 0, copy_of_grad = 0;  // elements of the copies of a unit
   std::int64_t panels = 0;                  // of a tile of the result
-  std::int64_t together = 1;                // units of the pass for the weight that are one sum
-  std::int64_t packed = 0, room = 0;        // workspace of all shares, and of each
+  std::int64_t together = 1;                // images of a unit
+  bool gathered = false;              // whether columns are gathered from the copies: the places of the result only
+  std::int64_t packed = 0, room = 0;  // workspace of all shares, and of each
   std::int64_t units = 0, shares = 0;
 
  private:
-  void plan_weight(std::int64_t left) {
-    rows = rows_of_part(all_rows, h.reach(), (left + c.out) * row, kCopies);
+  void plan_product(std::int64_t of_copy, std::int64_t of_result) {
+    rows = rows_of_part(all_rows, h.reach(), of_copy * row, kCopy);
     parts = up(all_rows, rows);
-    copy = aligned(left * (rows + h.reach()) * row + w.reach() + kSlack);
+    copy = aligned(of_copy * (rows + h.reach()) * row + kSlack);
+    // Gathering a row of a panel takes two moves for each run of places. Otherwise the places past the end of a row are
+    // computed, a multiplication for each channel of the result.
+    const std::int64_t exact = rows * places, all = up((rows - 1) * row + places, kPanel<float>) * kPanel<float>;
+    gathered = (all - exact) * of_result > exact * 2 * (kPanel<float> / places + 1);
+    if (gathered && parts == 1)
+      together = std::clamp<std::int64_t>(std::min(up(kGatherColumns, exact), kCopies / copy), 1, up(c.images, 2));
+    panels = std::clamp<std::int64_t>(kTile / (of_result * kPanel<float>), 2, 16);
+    room =
+        together * copy + aligned(of_result * panels * kPanel<float>) + (gathered ? (kDepth + 1) * kPanel<float> : 0);
+    packed = aligned(weights);
+    units = up(c.images, together) * c.groups * parts;
+    shares = std::min(units, kMostShares);
+  }
+  void plan_weight(std::int64_t of_copy) {
+    rows = rows_of_part(all_rows, h.reach(), (of_copy + c.out) * row, kCopies);
+    parts = up(all_rows, rows);
+    copy = aligned(of_copy * (rows + h.reach()) * row + w.reach() + kSlack);
     copy_of_grad = aligned(c.out * columns_of(rows));
     if (parts == 1)
       together = std::clamp<std::int64_t>(std::min(kDotColumns / columns_of(rows), kCopies / (copy + copy_of_grad)), 1,
@@ -111,35 +124,86 @@ struct Plan {
   std::int64_t columns_of(std::int64_t of_rows) const { return aligned(of_rows * row); }
 };
 
-// Where a product's columns belong: column t row + u is place (t, u).
-struct Target {
-  std::int64_t row;        // columns of a row
-  Range rows, columns;     // the places that are in the result
+// The columns of a product: places (t, u) of copies that are `row` wide, and where they belong in the result.
+struct Columns {
+  std::int64_t images, copy, row;  // copies, elements of each, elements of a row
+  bool gathered;           // the places of the result only; otherwise column t row + u of one copy is place (t, u)
+  Range rows, places;      // those in the result
   std::int64_t y, y_step;  // place (t, u) is row y + t y_step and column x + u x_step of a channel
   std::int64_t x, x_step;
-  std::int64_t width, pixels;  // of a channel
+  std::int64_t width, pixels, image;  // of a channel; elements of an image of the result
 
+  std::int64_t count() const {
+    const std::int64_t high = rows.last - rows.first, wide = places.last - places.first;
+    if (high <= 0 || wide <= 0) return 0;
+    return gathered ? images * high * wide : (rows.last - 1) * row + places.last;
+  }
+  // Calls body(column - begin, image, t, u, run) for the runs of places among columns [begin, begin + count).
+  template <class F>
+  void for_runs(std::int64_t begin, std::int64_t count, F body) const {
+    if (gathered) {
+      const std::int64_t high = rows.last - rows.first, wide = places.last - places.first;
+      const std::int64_t end = std::min(begin + count, images * high * wide);
+      for (std::int64_t at = begin; at < end;) {
+        const std::int64_t line = at / wide, u = at % wide, run = std::min(wide - u, end - at);
+        body(at - begin, line / high, rows.first + line % high, places.first + u, run);
+        at += run;
+      }
+      return;
+    }
+    for (std::int64_t t = std::max(begin / row, rows.first); t * row < begin + count && t < rows.last; ++t) {
+      const std::int64_t first = std::max(places.first, begin - t * row);
+      const std::int64_t last = std::min(places.last, begin + count - t * row);
+      if (first < last) body(t * row + first - begin, std::int64_t{0}, t, first, last - first);
+    }
+  }
+  // panel[p] = the columns [begin, begin + kPanel) at copies[offsets[p]]. Runs overlap: each is a panel long, and what
+  // is too much is overwritten by the next one.
+  template <class T>
+  void gather(const T* copies, std::int64_t begin, const std::int64_t* offsets, std::int64_t depth, T* panel) const {
+    using R = Register<T>;
+    std::int64_t to[kPanel<T>], from[kPanel<T>], runs = 0;
+    for_runs(begin, kPanel<T>, [&](std::int64_t at, std::int64_t n, std::int64_t t, std::int64_t u, std::int64_t) {
+      to[runs] = at;
+      from[runs++] = n * copy + t * row + u;
+    });
+    for (std::int64_t p = 0; p < depth; ++p, panel += kPanel<T>) {
+      for (std::int64_t run = 0; run < runs; ++run) {
+        const T* const source = copies + offsets[p] + from[run];
+        const R low = simd::ploadu<R>(source), high = simd::ploadu<R>(source + kLanes<T>);
+        simd::pstoreu(panel + to[run], low);
+        simd::pstoreu(panel + to[run] + kLanes<T>, high);
+      }
+    }
+  }
   // Stores columns [begin, begin + count) of a tile (channels, count), plus a channel's bias if there is one.
   template <class T>
   void store(const T* tile, std::int64_t channels, std::int64_t begin, std::int64_t count, const T* bias,
              T* out) const {
-    for (std::int64_t t = begin / row; t * row < begin + count && t < rows.last; ++t) {
-      const std::int64_t first = std::max(columns.first, begin - t * row);
-      const std::int64_t last = std::min(columns.last, begin + count - t * row);
-      if (t < rows.first || first >= last) continue;
-      T* to = out + (y + t * y_step) * width + x;
-      const T* from = tile + t * row - begin;
+    for_runs(begin, count, [&](std::int64_t at, std::int64_t n, std::int64_t t, std::int64_t u, std::int64_t run) {
+      T* to = out + n * image + (y + t * y_step) * width + x + u * x_step;
+      const T* from = tile + at;
       for (std::int64_t channel = 0; channel < channels; ++channel, to += pixels, from += count) {
         const T shift = bias ? bias[channel] : T(0);
         if (x_step == 1) {
-          for (std::int64_t u = first; u < last; ++u) to[u] = bias ? from[u] + shift : from[u];
+          for (std::int64_t k = 0; k < run; ++k) to[k] = bias ? from[k] + shift : from[k];
         } else {
-          for (std::int64_t u = first; u < last; ++u) to[u * x_step] = from[u];
+          for (std::int64_t k = 0; k < run; ++k) to[k * x_step] = from[k];
         }
       }
-    }
+    });
   }
 };
+
+// The offsets of rows of a gathered panel.
+constexpr auto kPanelOffsets = [] {
+  std::array<std::array<std::int64_t, kDepth>, 2> offsets{};  // for f32 and f64
+  for (std::int64_t p = 0; p < kDepth; ++p) {
+    offsets[0][static_cast<std::size_t>(p)] = p * kPanel<float>;
+    offsets[1][static_cast<std::size_t>(p)] = p * kPanel<double>;
+  }
+  return offsets;
+}();
 
 // A matrix of weights, packed for panel_block, and where each of its columns begins in a copy.
 struct PackedWeights {
@@ -166,23 +230,57 @@ struct PackedWeights {
       }
     }
   }
-  // The product with a copy, in tiles; store(tile, begin, count) takes columns [begin, begin + count).
+  // The product with copies, in tiles: `work` has room for one, and for a gathered panel. store(tile, begin, count) takes
+  // columns [begin, begin + count).
   template <class T, class F>
-  void multiply(const T* packed, const T* copy, std::int64_t columns, std::int64_t panels, T* tile, F store) const {
-    for (std::int64_t begin = 0; begin < columns; begin += panels * kPanel<T>) {
-      const std::int64_t count = std::min(panels, up(columns - begin, kPanel<T>)) * kPanel<T>;
+  void multiply(const T* packed, const T* copies, const Columns& columns, std::int64_t panels, T* work, F store) const {
+    T *const tile = work, *const panel = work + aligned(rows * panels * kPanel<float>);
+    for (std::int64_t begin = 0; begin < columns.count(); begin += panels * kPanel<T>) {
+      const std::int64_t count = std::min(panels, up(columns.count() - begin, kPanel<T>)) * kPanel<T>;
       for (std::int64_t p = 0; p < depth(); p += kDepth) {
+        const std::int64_t terms = std::min(kDepth, depth() - p);
         for (std::int64_t column = 0; column < count; column += kPanel<T>) {
+          const std::int64_t* places = offsets.data() + p;
+          const T* right = copies + begin + column;
+          if (columns.gathered) {
+            columns.gather(copies, begin + column, places, terms, panel);
+            places = kPanelOffsets[sizeof(T) == sizeof(double)].data();
+            right = panel;
+          }
           for (std::int64_t block = 0; block < blocks<T>(); ++block) {
             const std::int64_t first = block * rows / blocks<T>(), n = (block + 1) * rows / blocks<T>() - first;
-            panel_block_of<T>(n)(packed + first * depth() + p * n, copy + begin + column, offsets.data() + p,
-                                 std::min(kDepth, depth() - p), p > 0, tile + first * count + column, count);
+            panel_block_of<T>(n)(packed + first * depth() + p * n, right, places, terms, p > 0,
+                                 tile + first * count + column, count);
           }
         }
       }
       store(tile, begin, count);
     }
   }
+};
+
+// A unit of a plan: rows of a group of some images.
+struct Part {
+  Part(const Plan& of, std::int64_t unit)
+      : plan(of), first(unit / (plan.c.groups * plan.parts) * plan.together), group(unit / plan.parts % plan.c.groups),
+        begin(unit % plan.parts * plan.rows), rows(std::min(plan.rows, plan.all_rows - begin)),
+        images(std::min(plan.together, plan.c.images - first)) {}
+
+  std::int64_t first_block() const { return first * plan.c.groups + group; }
+  // Calls body(number of the image in the part, group of the image).
+  template <class F>
+  void for_images(F body) const {
+    for (std::int64_t each = 0; each < images; ++each) body(each, (first + each) * plan.c.groups + group);
+  }
+  Columns columns(Range of_rows, Range places, std::int64_t y, std::int64_t y_step, std::int64_t x, std::int64_t x_step,
+                  std::int64_t width, std::int64_t pixels, std::int64_t image) const {
+    return {images, plan.copy, plan.row, plan.gathered, of_rows, places, y, y_step, x, x_step, width, pixels, image};
+  }
+
+  const Plan& plan;
+  std::int64_t first, group;  // the first image, the group
+  std::int64_t begin, rows;   // in the images
+  std::int64_t images;
 };
 
 // Calls body(element of the window, channel, i, j).
@@ -221,19 +319,22 @@ void conv2d(const Convolution& c, const void* x, const void* weight, const void*
     for (std::int64_t group = 0; group < c.groups; ++group)
       left.pack(as<T>(weight) + group * of_group, packed + group * of_group);
     plan.run([&](std::int64_t unit, std::int64_t share) {
-      const std::int64_t block = unit / plan.parts, group = block % c.groups, begin = unit % plan.parts * plan.rows;
-      const std::int64_t rows = std::min(plan.rows, plan.all_rows - begin);
-      T* const copy = packed + plan.packed + share * plan.room;
+      const Part part(plan, unit);
+      T* const copies = packed + plan.packed + share * plan.room;
       const std::int64_t plane = plan.planes * (plan.rows + plan.h.reach()) * plan.row;
-      for (std::int64_t channel = 0; channel < c.in; ++channel)
-        PaddedRows{begin, plan.rows + plan.h.reach(), plan.row}.copy_input(
-            plan.h, plan.w, as<T>(x) + (block * c.in + channel) * plan.pixels, copy + channel * plane);
-      std::fill(copy + plan.copy, copy + plan.copy + kSlack, T(0));
-      const Target target{plan.row, {0, rows}, {0, plan.w.output}, begin, 1, 0, 1, plan.w.output, plan.positions};
-      T* const to = as<T>(out) + block * c.out * plan.positions;
-      left.multiply(packed + group * of_group, copy, (rows - 1) * plan.row + plan.w.output, plan.panels,
-                    copy + aligned(plan.copy + kSlack), [&](const T* tile, std::int64_t first, std::int64_t count) {
-                      target.store(tile, c.out, first, count, bias ? as<T>(bias) + group * c.out : nullptr, to);
+      part.for_images([&](std::int64_t each, std::int64_t block) {
+        T* const copy = copies + each * plan.copy;
+        for (std::int64_t channel = 0; channel < c.in; ++channel)
+          PaddedRows{part.begin, plan.rows + plan.h.reach(), plan.row}.copy_input(
+              plan.h, plan.w, as<T>(x) + (block * c.in + channel) * plan.pixels, copy + channel * plane);
+        std::fill(copy + c.in * plane, copy + plan.copy, T(0));
+      });
+      const Columns columns = part.columns({0, part.rows}, {0, plan.w.output}, part.begin, 1, 0, 1, plan.w.output,
+                                           plan.positions, c.groups * c.out * plan.positions);
+      T* const to = as<T>(out) + part.first_block() * c.out * plan.positions;
+      left.multiply(packed + part.group * of_group, copies, columns, plan.panels, copies + plan.together * plan.copy,
+                    [&](const T* tile, std::int64_t first, std::int64_t count) {
+                      columns.store(tile, c.out, first, count, bias ? as<T>(bias) + part.group * c.out : nullptr, to);
                     });
     });
   });
@@ -268,31 +369,27 @@ void conv2d_backward_input(const Convolution& c, const void* grad, const void* w
     if (plan.planes < h.stride * w.stride)  // elements of x that no window contains
       std::fill(as<T>(out), as<T>(out) + c.images * c.groups * c.in * plan.pixels, T(0));
     plan.run([&](std::int64_t unit, std::int64_t share) {
-      const std::int64_t block = unit / plan.parts, group = block % c.groups, begin = unit % plan.parts * plan.rows;
-      const std::int64_t rows = std::min(plan.rows, plan.all_rows - begin);
-      T* const copy = packed + plan.packed + share * plan.room;
-      for (std::int64_t o = 0; o < c.out; ++o)
-        PaddedRows{begin, plan.rows + h.reach(), plan.row}.copy_gradient(
-            h, w, h.first_place() - h.reach(), w.first_place() - w.reach(),
-            as<T>(grad) + (block * c.out + o) * plan.positions, copy + o * plane);
-      std::fill(copy + plan.copy, copy + plan.copy + kSlack, T(0));
-      const T* from = packed + group * of_group;
+      const Part part(plan, unit);
+      T* const copies = packed + plan.packed + share * plan.room;
+      part.for_images([&](std::int64_t each, std::int64_t block) {
+        T* const copy = copies + each * plan.copy;
+        for (std::int64_t o = 0; o < c.out; ++o)
+          PaddedRows{part.begin, plan.rows + h.reach(), plan.row}.copy_gradient(
+              h, w, h.first_place() - h.reach(), w.first_place() - w.reach(),
+              as<T>(grad) + (block * c.out + o) * plan.positions, copy + o * plane);
+        std::fill(copy + c.out * plane, copy + plan.copy, T(0));
+      });
+      const T* from = packed + part.group * of_group;
       for (std::int64_t f = 0; f < plan.planes; ++f) {
         const PackedWeights& left = phases[static_cast<std::size_t>(f)];
-        const std::int64_t y = h.target(f / w.phases()) + begin * h.stride, x = w.target(f % w.phases());
-        const Target target{plan.row,
-                            places_inside(h.input, rows, h.stride, y),
-                            places_inside(w.input, w.places(), w.stride, x),
-                            y,
-                            h.stride,
-                            x,
-                            w.stride,
-                            w.input,
-                            plan.pixels};
-        left.multiply(from, copy, (rows - 1) * plan.row + w.places(), plan.panels, copy + aligned(plan.copy + kSlack),
+        const std::int64_t y = h.target(f / w.phases()) + part.begin * h.stride, x = w.target(f % w.phases());
+        const Columns columns = part.columns(places_inside(h.input, part.rows, h.stride, y),
+                                             places_inside(w.input, plan.places, w.stride, x), y, h.stride, x, w.stride,
+                                             w.input, plan.pixels, c.groups * c.in * plan.pixels);
+        T* const to = as<T>(out) + part.first_block() * c.in * plan.pixels;
+        left.multiply(from, copies, columns, plan.panels, copies + plan.together * plan.copy,
                       [&](const T* tile, std::int64_t first, std::int64_t count) {
-                        target.store(tile, c.in, first, count, static_cast<const T*>(nullptr),
-                                     as<T>(out) + block * c.in * plan.pixels);
+                        columns.store(tile, c.in, first, count, static_cast<const T*>(nullptr), to);
                       });
         from += left.rows * left.depth();
       }
