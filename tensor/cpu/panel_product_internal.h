@@ -34,10 +34,10 @@ template <int kCount, class F>
 }
 
 // out[i][j] = the sum over p, in order, of a[p][i] b[offsets[p] + j], added to out[i][j] if `add`, for kRows rows and the
-// columns of a panel. a is packed: kRows elements for each p.
-template <int kRows, class T>
-void panel_block(const T* a, const T* b, const std::int64_t* offsets, std::int64_t depth, bool add, T* out,
-                 std::int64_t out_row) {
+// columns of a panel. a is packed, kRows elements for each p, or has rows `a_row` elements apart.
+template <int kRows, bool kPacked, class T>
+void panel_block(const T* a, std::int64_t a_row, const T* b, const std::int64_t* offsets, std::int64_t depth, bool add,
+                 T* out, std::int64_t out_row) {
   using R = Register<T>;
   R low[kRows], high[kRows];
   unrolled<kRows>([&](auto i) LOCKSTEP_INLINE { low[i] = high[i] = simd::pset1<R>(T(0)); });
@@ -45,7 +45,7 @@ void panel_block(const T* a, const T* b, const std::int64_t* offsets, std::int64
     const T* const row = b + offsets[p];
     const R first = simd::ploadu<R>(row), second = simd::ploadu<R>(row + kLanes<T>);
     unrolled<kRows>([&](auto i) LOCKSTEP_INLINE {
-      const R factor = simd::pset1<R>(a[p * kRows + i]);
+      const R factor = simd::pset1<R>(kPacked ? a[p * kRows + i] : a[i * a_row + p]);
       low[i] = simd::pmadd(factor, first, low[i]);
       high[i] = simd::pmadd(factor, second, high[i]);
     });
@@ -58,13 +58,13 @@ void panel_block(const T* a, const T* b, const std::int64_t* offsets, std::int64
 }
 
 template <class T>
-using PanelBlock = void (*)(const T* a, const T* b, const std::int64_t* offsets, std::int64_t depth, bool add, T* out,
-                            std::int64_t out_row);
+using PanelBlock = void (*)(const T* a, std::int64_t a_row, const T* b, const std::int64_t* offsets, std::int64_t depth,
+                            bool add, T* out, std::int64_t out_row);
 // panel_block of 1 to kPanelRows rows.
-template <class T>
+template <bool kPacked, class T>
 PanelBlock<T> panel_block_of(std::int64_t rows) {
   static constexpr auto kBlocks = []<int... kLess>(std::integer_sequence<int, kLess...>) {
-    return std::array<PanelBlock<T>, sizeof...(kLess)>{panel_block<kLess + 1, T>...};
+    return std::array<PanelBlock<T>, sizeof...(kLess)>{panel_block<kLess + 1, kPacked, T>...};
   }
   (std::make_integer_sequence<int, kPanelRows<T>>());
   return kBlocks[static_cast<std::size_t>(rows - 1)];

@@ -1,0 +1,173 @@
+// The products of the forward pass and of the pass for the input: their columns, a matrix of weights, a unit of the plan.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "lockstep/tensor/cpu/convolution_plan_internal.h"
+
+namespace lockstep::LOCKSTEP_KERNELS::convolution {
+
+// The columns of a product: places (t, u) of copies that are `row` wide, and where they belong in the result.
+struct Columns {
+  std::int64_t images, copy, row;  // copies, elements of each, elements of a row
+  bool gathered;           // the places of the result only; otherwise column t row + u of one copy is place (t, u)
+  Range rows, places;      // those in the result
+  std::int64_t y, y_step;  // place (t, u) is row y + t y_step and column x + u x_step of a channel
+  std::int64_t x, x_step;
+  std::int64_t width, pixels, image;  // of a channel; elements of an image of the result
+
+  std::int64_t count() const {
+    const std::int64_t high = rows.last - rows.first, wide = places.last - places.first;
+    if (high <= 0 || wide <= 0) return 0;
+    return gathered ? images * high * wide : (rows.last - 1) * row + places.last;
+  }
+  // Calls body(column - begin, image, t, u, run) for the runs of places among columns [begin, begin + count).
+  template <class F>
+  void for_runs(std::int64_t begin, std::int64_t count, F body) const {
+    if (gathered) {
+      const std::int64_t high = rows.last - rows.first, wide = places.last - places.first;
+      const std::int64_t end = std::min(begin + count, images * high * wide);
+      for (std::int64_t at = begin; at < end;) {
+        const std::int64_t line = at / wide, u = at % wide, run = std::min(wide - u, end - at);
+        body(at - begin, line / high, rows.first + line % high, places.first + u, run);
+        at += run;
+      }
+      return;
+    }
+    for (std::int64_t t = std::max(begin / row, rows.first); t * row < begin + count && t < rows.last; ++t) {
+      const std::int64_t first = std::max(places.first, begin - t * row);
+      const std::int64_t last = std::min(places.last, begin + count - t * row);
+      if (first < last) body(t * row + first - begin, std::int64_t{0}, t, first, last - first);
+    }
+  }
+  // panel[p] = the columns [begin, begin + kPanel) at copies[offsets[p]]. Runs overlap: each is a panel long, and what
+  // is too much is overwritten by the next one.
+  template <class T>
+  void gather(const T* copies, std::int64_t begin, const std::int64_t* offsets, std::int64_t depth, T* panel) const {
+    using R = Register<T>;
+    std::int64_t to[kPanel<T>], from[kPanel<T>], runs = 0;
+    for_runs(begin, kPanel<T>, [&](std::int64_t at, std::int64_t n, std::int64_t t, std::int64_t u, std::int64_t) {
+      to[runs] = at;
+      from[runs++] = n * copy + t * row + u;
+    });
+    for (std::int64_t p = 0; p < depth; ++p, panel += kPanel<T>) {
+      for (std::int64_t run = 0; run < runs; ++run) {
+        const T* const source = copies + offsets[p] + from[run];
+        const R low = simd::ploadu<R>(source), high = simd::ploadu<R>(source + kLanes<T>);
+        simd::pstoreu(panel + to[run], low);
+        simd::pstoreu(panel + to[run] + kLanes<T>, high);
+      }
+    }
+  }
+  // Stores columns [begin, begin + count) of a tile (channels, count), plus a channel's bias if there is one.
+  template <class T>
+  void store(const T* tile, std::int64_t channels, std::int64_t begin, std::int64_t count, const T* bias,
+             T* out) const {
+    for_runs(begin, count, [&](std::int64_t at, std::int64_t n, std::int64_t t, std::int64_t u, std::int64_t run) {
+      T* to = out + n * image + (y + t * y_step) * width + x + u * x_step;
+      const T* from = tile + at;
+      for (std::int64_t channel = 0; channel < channels; ++channel, to += pixels, from += count) {
+        const T shift = bias ? bias[channel] : T(0);
+        if (x_step == 1) {
+          for (std::int64_t k = 0; k < run; ++k) to[k] = bias ? from[k] + shift : from[k];
+        } else {
+          for (std::int64_t k = 0; k < run; ++k) to[k * x_step] = from[k];
+        }
+      }
+    });
+  }
+};
+
+// The offsets of rows of a gathered panel.
+inline constexpr auto kPanelOffsets = [] {
+  std::array<std::array<std::int64_t, kDepth>, 2> offsets{};  // for f32 and f64
+  for (std::int64_t p = 0; p < kDepth; ++p) {
+    offsets[0][static_cast<std::size_t>(p)] = p * kPanel<float>;
+    offsets[1][static_cast<std::size_t>(p)] = p * kPanel<double>;
+  }
+  return offsets;
+}();
+
+// A matrix of weights, and where each of its columns begins in a copy.
+struct Weights {
+  std::int64_t rows;
+  std::vector<std::int64_t> sources;  // element (i, p) is weight[i row_step + sources[p]]
+  std::int64_t row_step;
+  std::vector<std::int64_t> offsets;
+
+  std::int64_t depth() const { return static_cast<std::int64_t>(offsets.size()); }
+  void add(std::int64_t source, std::int64_t offset) {
+    sources.push_back(source);
+    offsets.push_back(offset);
+  }
+  template <class T>
+  std::int64_t blocks() const {
+    return up(rows, kPanelRows<T>);
+  }
+  template <class T>
+  void pack(const T* weight, T* to) const {
+    for (std::int64_t block = 0; block < blocks<T>(); ++block) {
+      const std::int64_t first = block * rows / blocks<T>(), last = (block + 1) * rows / blocks<T>();
+      for (const std::int64_t source : sources) {
+        for (std::int64_t i = first; i < last; ++i) *to++ = weight[i * row_step + source];
+      }
+    }
+  }
+  // The product with copies, in tiles: `work` has room for one, and for a gathered panel. store(tile, begin, count) takes
+  // columns [begin, begin + count).
+  template <bool kPacked, class T, class F>
+  void multiply(const T* weights, const T* copies, const Columns& columns, std::int64_t panels, T* work,
+                F store) const {
+    T *const tile = work, *const panel = work + aligned(rows * panels * kPanel<float>);
+    for (std::int64_t begin = 0; begin < columns.count(); begin += panels * kPanel<T>) {
+      const std::int64_t count = std::min(panels, up(columns.count() - begin, kPanel<T>)) * kPanel<T>;
+      for (std::int64_t p = 0; p < depth(); p += kDepth) {
+        const std::int64_t terms = std::min(kDepth, depth() - p);
+        for (std::int64_t column = 0; column < count; column += kPanel<T>) {
+          const std::int64_t* places = offsets.data() + p;
+          const T* right = copies + begin + column;
+          if (columns.gathered) {
+            columns.gather(copies, begin + column, places, terms, panel);
+            places = kPanelOffsets[sizeof(T) == sizeof(double)].data();
+            right = panel;
+          }
+          for (std::int64_t block = 0; block < blocks<T>(); ++block) {
+            const std::int64_t first = block * rows / blocks<T>(), n = (block + 1) * rows / blocks<T>() - first;
+            panel_block_of<kPacked, T>(n)(weights + (kPacked ? first * depth() + p * n : first * row_step + p),
+                                          row_step, right, places, terms, p > 0, tile + first * count + column, count);
+          }
+        }
+      }
+      store(tile, begin, count);
+    }
+  }
+};
+
+// A unit of a plan: rows of a group of some images.
+struct Part {
+  Part(const Plan& of, std::int64_t unit)
+      : plan(of), first(unit / (plan.c.groups * plan.parts) * plan.together), group(unit / plan.parts % plan.c.groups),
+        begin(unit % plan.parts * plan.rows), rows(std::min(plan.rows, plan.all_rows - begin)),
+        images(std::min(plan.together, plan.c.images - first)) {}
+
+  std::int64_t first_block() const { return first * plan.c.groups + group; }
+  // Calls body(number of the image in the part, group of the image).
+  template <class F>
+  void for_images(F body) const {
+    for (std::int64_t each = 0; each < images; ++each) body(each, (first + each) * plan.c.groups + group);
+  }
+  Columns columns(Range of_rows, Range places, std::int64_t y, std::int64_t y_step, std::int64_t x, std::int64_t x_step,
+                  std::int64_t width, std::int64_t pixels, std::int64_t image) const {
+    return {images, plan.copy, plan.row, plan.gathered, of_rows, places, y, y_step, x, x_step, width, pixels, image};
+  }
+
+  const Plan& plan;
+  std::int64_t first, group;  // the first image, the group
+  std::int64_t begin, rows;   // in the images
+  std::int64_t images;
+};
+
+}  // namespace lockstep::LOCKSTEP_KERNELS::convolution
