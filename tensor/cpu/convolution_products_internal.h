@@ -62,19 +62,28 @@ struct Columns {
       }
     }
   }
-  // Stores columns [begin, begin + count) of a tile (channels, count), plus a channel's bias if there is one.
+  // Whether the columns of a channel are a run of the result.
+  bool is_run() const {
+    return images == 1 && !gathered && x_step == 1 && y_step == 1 && row == width && places.last - places.first == row;
+  }
   template <class T>
-  void store(const T* tile, std::int64_t channels, std::int64_t begin, std::int64_t count, const T* bias,
-             T* out) const {
+  T* run_in(T* out) const {
+    return out + y * width + x;
+  }
+  // Stores columns [begin, begin + count) of a tile (channels, tile_row), plus a channel's bias if there is one.
+  template <class T>
+  void store(const T* tile, std::int64_t tile_row, std::int64_t channels, std::int64_t begin, std::int64_t count,
+             const T* bias, T* out) const {
     for_runs(begin, count, [&](std::int64_t at, std::int64_t n, std::int64_t t, std::int64_t u, std::int64_t run) {
       T* to = out + n * image + (y + t * y_step) * width + x + u * x_step;
       const T* from = tile + at;
-      for (std::int64_t channel = 0; channel < channels; ++channel, to += pixels, from += count) {
-        const T shift = bias ? bias[channel] : T(0);
-        if (x_step == 1) {
-          for (std::int64_t k = 0; k < run; ++k) to[k] = bias ? from[k] + shift : from[k];
-        } else {
+      for (std::int64_t channel = 0; channel < channels; ++channel, to += pixels, from += tile_row) {
+        if (x_step != 1) {
           for (std::int64_t k = 0; k < run; ++k) to[k * x_step] = from[k];
+        } else if (bias) {
+          for (std::int64_t k = 0; k < run; ++k) to[k] = from[k] + bias[channel];
+        } else {
+          for (std::int64_t k = 0; k < run; ++k) to[k] = from[k];
         }
       }
     });
@@ -116,14 +125,19 @@ struct Weights {
       }
     }
   }
-  // The product with copies, in tiles: `work` has room for one, and for a gathered panel. store(tile, begin, count) takes
-  // columns [begin, begin + count).
-  template <bool kPacked, class T, class F>
-  void multiply(const T* weights, const T* copies, const Columns& columns, std::int64_t panels, T* work,
-                F store) const {
+  // Stores the product with copies, plus a channel's bias if there is one, in tiles: `work` has room for one, and for a
+  // gathered panel. Columns that are a run of the result are computed there, all but the last ones.
+  template <bool kPacked, class T>
+  void multiply(const T* weights, const T* copies, const Columns& columns, std::int64_t panels, const T* bias, T* work,
+                T* out) const {
     T *const tile = work, *const panel = work + aligned(rows * panels * kPanel<float>);
-    for (std::int64_t begin = 0; begin < columns.count(); begin += panels * kPanel<T>) {
-      const std::int64_t count = std::min(panels, up(columns.count() - begin, kPanel<T>)) * kPanel<T>;
+    const std::int64_t all = columns.count(), in_place = columns.is_run() ? all / kPanel<T> * kPanel<T> : 0;
+    for (std::int64_t begin = 0; begin < all;) {
+      const bool direct = begin < in_place;
+      const std::int64_t count =
+          std::min(panels * kPanel<T>, direct ? in_place - begin : up(all - begin, kPanel<T>) * kPanel<T>);
+      T* const to = direct ? columns.run_in(out) + begin : tile;
+      const std::int64_t to_row = direct ? columns.pixels : count;
       for (std::int64_t p = 0; p < depth(); p += kDepth) {
         const std::int64_t terms = std::min(kDepth, depth() - p);
         for (std::int64_t column = 0; column < count; column += kPanel<T>) {
@@ -137,11 +151,15 @@ struct Weights {
           for (std::int64_t block = 0; block < blocks<T>(); ++block) {
             const std::int64_t first = block * rows / blocks<T>(), n = (block + 1) * rows / blocks<T>() - first;
             panel_block_of<kPacked, T>(n)(weights + (kPacked ? first * depth() + p * n : first * row_step + p),
-                                          row_step, right, places, terms, p > 0, tile + first * count + column, count);
+                                          row_step, right, places, terms, p > 0, to + first * to_row + column, to_row);
           }
         }
       }
-      store(tile, begin, count);
+      if (!direct)
+        columns.store(tile, count, rows, begin, count, bias, out);
+      else if (bias)
+        columns.store(to, to_row, rows, begin, count, bias, out);
+      begin += count;
     }
   }
 };

@@ -43,6 +43,8 @@ void copy_inside(const T* from, std::int64_t length, std::int64_t step, std::int
   const auto [first, last] = places_inside(length, count, step, start);
   if (step == 1) {
     if (first < last) std::copy(from + start + first, from + start + last, to + first);
+  } else if (step == 2) {  // with vector instructions
+    for (std::int64_t t = first; t < last; ++t) to[t] = from[t * 2 + start];
   } else {
     for (std::int64_t t = first; t < last; ++t) to[t] = from[t * step + start];
   }
