@@ -30,10 +30,13 @@ struct Columns {
     if (gathered) {
       const std::int64_t high = rows.last - rows.first, wide = places.last - places.first;
       const std::int64_t end = std::min(begin + count, images * high * wide);
+      std::int64_t u = begin % wide, t = begin / wide % high, n = begin / wide / high;
       for (std::int64_t at = begin; at < end;) {
-        const std::int64_t line = at / wide, u = at % wide, run = std::min(wide - u, end - at);
-        body(at - begin, line / high, rows.first + line % high, places.first + u, run);
+        const std::int64_t run = std::min(wide - u, end - at);
+        body(at - begin, n, rows.first + t, places.first + u, run);
         at += run;
+        u = 0;
+        if (++t == high) t = 0, ++n;
       }
       return;
     }

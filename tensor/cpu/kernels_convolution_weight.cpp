@@ -112,11 +112,12 @@ class GatheredWeight {
   }
   // One column of a panel: the places [q, q + count) of an element of the windows.
   void gather(const Unit& unit, std::int64_t offset, std::int64_t q, std::int64_t count, T* to) const {
-    for (const std::int64_t end = q + count; q < end;) {
-      const std::int64_t line = q / plan.places, u = q % plan.places, run = std::min(plan.places - u, end - q);
-      const T* const from = copies + line / unit.rows * plan.copy + offset + line % unit.rows * plan.row + u;
+    std::int64_t u = q % plan.places, t = q / plan.places % unit.rows, n = q / plan.places / unit.rows;
+    for (std::int64_t run = 0; count > 0; count -= run, u = 0) {
+      run = std::min(plan.places - u, count);
+      const T* const from = copies + n * plan.copy + offset + t * plan.row + u;
       for (std::int64_t k = 0; k < run; ++k, to += kPanel<T>) *to = from[k];
-      q += run;
+      if (++t == unit.rows) t = 0, ++n;
     }
   }
 

@@ -37,16 +37,15 @@ inline ConvolutionAxis width_axis(const raw::Windows& w) {
   return {w.input.width, w.output.width, w.kernel.width, w.stride.width, w.padding.width, w.dilation.width};
 }
 
-// to[t] = from[t step + start] for t in [0, count), where that is in [0, length).
+// to[t] = from[t step] for t in a range.
 template <class T>
-void copy_inside(const T* from, std::int64_t length, std::int64_t step, std::int64_t start, std::int64_t count, T* to) {
-  const auto [first, last] = places_inside(length, count, step, start);
+void copy_places(const T* from, std::int64_t step, const Range& range, T* to) {
   if (step == 1) {
-    if (first < last) std::copy(from + start + first, from + start + last, to + first);
+    if (range.first < range.last) std::copy(from + range.first, from + range.last, to + range.first);
   } else if (step == 2) {  // with vector instructions
-    for (std::int64_t t = first; t < last; ++t) to[t] = from[t * 2 + start];
+    for (std::int64_t t = range.first; t < range.last; ++t) to[t] = from[t * 2];
   } else {
-    for (std::int64_t t = first; t < last; ++t) to[t] = from[t * step + start];
+    for (std::int64_t t = range.first; t < range.last; ++t) to[t] = from[t * step];
   }
 }
 
@@ -62,9 +61,10 @@ struct PaddedRows {
       const std::int64_t y = begin * h.stride + h.residue(f) - h.padding;
       const auto [first, last] = places_inside(h.input, rows, h.stride, y);
       for (std::int64_t g = 0; g < w.phases(); ++g, to += rows * row) {
+        const std::int64_t x = w.residue(g) - w.padding;
+        const Range places = places_inside(w.input, row, w.stride, x);
         for (std::int64_t t = first; t < last; ++t)
-          copy_inside(pixels + (y + t * h.stride) * w.input, w.input, w.stride, w.residue(g) - w.padding, row,
-                      to + t * row);
+          copy_places(pixels + (y + t * h.stride) * w.input + x, w.stride, places, to + t * row);
       }
     }
   }
@@ -74,8 +74,9 @@ struct PaddedRows {
                      const T* pixels, T* to) const {
     std::fill(to, to + rows * row, T(0));
     const auto [first, last] = places_inside(h.output, rows, 1, begin + y);
+    const Range places = places_inside(w.output, row, 1, x);
     for (std::int64_t t = first; t < last; ++t)
-      copy_inside(pixels + (begin + y + t) * w.output, w.output, 1, x, row, to + t * row);
+      copy_places(pixels + (begin + y + t) * w.output + x, 1, places, to + t * row);
   }
 };
 
