@@ -80,7 +80,13 @@ void MessageGroup::look_around(Lane& lane, std::unique_lock<std::mutex>& lock, D
     const int next = front->begun || front->call.is_message() ? kNobody : rounds_[front->round].from;
     for (int peer = 0; peer < size_; ++peer) {
       if (peer == rank_) continue;
-      const std::optional<Failure> report = report_of(*front, peer, nullptr);
+      std::optional<Failure> report = report_of(*front, peer, nullptr);
+      if (!report && transport_->is_closed(peer)) {
+        Deadline patience(kNewsPatience);
+        report = report_of(*front, peer, &patience);
+        if (!report && (is_missing(*front, peer) || (front->begun && is_needed(*front, kAnyRank))))
+          throw PeerLost{peer, "its connection is closed", false};
+      }
       const bool is_missed = is_needed(*front, peer);  // after the report: earlier messages have been received by then
       if (is_missed && (needed == kNobody || peer == next)) needed = peer;
       if (!report || (has_left(report->reason) && !is_second_hand(*report, peer) && !is_missed))

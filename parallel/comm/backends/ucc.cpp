@@ -1,0 +1,223 @@
+// ucc: ranks on any hosts, over the networks of UCX. Collectives consist of UCX's tagged messages (MessageGroup),
+// because UCC has no sends and receives, cannot detect that ranks disagree, and sums in an order of its own. UCC itself
+// runs large broadcast, all_gather and all_to_all with Reduction::kNative.
+//
+// Ranks read each other's addresses from the store. Each group has two workers, and thereby connections, of its own:
+// one for data, over shared memory and TCP unless UCX_TLS is set, and one over TCP for reports of failures, which also
+// detects the end of a rank. UCX authenticates nobody and encrypts nothing, see SECURITY.md.
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "lockstep/base/check_internal.h"
+#include "lockstep/parallel/comm/backends/message_group_internal.h"
+#include "lockstep/parallel/comm/backends/ucc_team_internal.h"
+#include "lockstep/parallel/comm/backends/ucc_worker_internal.h"
+#include "lockstep/parallel/rendezvous/crypto_internal.h"
+#include "lockstep/parallel/rendezvous/formation_watch_internal.h"
+#include "lockstep/parallel/rendezvous/modules_internal.h"
+
+namespace lockstep::parallel {
+namespace {
+
+constexpr std::chrono::milliseconds kUntilFlushed{1000};  // for sending what was posted before the end
+constexpr std::chrono::milliseconds kUntilData{300};      // for data in flight, once the other connection has ended
+constexpr int kMostRanks = 1 << 16;                       // a tag has 16 bits for the sender
+
+// Returns the name of the network interface that is up and has the address.
+std::string interface_of(const Rendezvous& place) {
+  const std::string address = place.address.empty() ? "127.0.0.1" : place.address;
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) list = nullptr;
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(list, freeifaddrs);
+  const bool is_loopback = address.starts_with("127.");
+  for (const ifaddrs* each = list; each; each = each->ifa_next) {
+    if (!each->ifa_addr || !(each->ifa_flags & IFF_UP)) continue;
+    if (is_loopback && (each->ifa_flags & IFF_LOOPBACK)) return each->ifa_name;
+    const int family = each->ifa_addr->sa_family;
+    if (family != AF_INET && family != AF_INET6) continue;
+    char text[NI_MAXHOST];
+    const auto length = static_cast<socklen_t>(family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
+    if (getnameinfo(each->ifa_addr, length, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) == 0 && address == text)
+      return each->ifa_name;
+  }
+  throw CommError(
+      fmt::format("init_process_group: ucc: rank {} finds no network interface with the address {}{}\n"
+                  "Turn the interface on (ip link set NAME up), or use the backend shm, which needs none, if all "
+                  "ranks are on one host",
+                  place.rank, address, is_loopback ? ", that of lo" : ""));
+}
+
+class UccTransport final : public Transport {
+ public:
+  UccTransport(const InitOptions& options, const Rendezvous& place) : rank_(place.rank), size_(place.size) {
+    const std::string device = interface_of(place);
+    quiet_ucx();
+    data_ = std::make_shared<UcxWorker>(
+        UcxOptions{.transports = "posix,tcp", .device = device, .by_environment = true, .copies_sends = false}, rank_,
+        size_);
+    news_ = std::make_shared<UcxWorker>(
+        UcxOptions{.transports = "tcp", .device = device, .by_environment = false, .copies_sends = true}, rank_, size_);
+    Deadline deadline(options.timeout);
+    set_token(place);
+    connect(place, deadline);
+    greet(place, deadline);
+  }
+  ~UccTransport() override {
+    if (team_) team_->end(true);
+    data_->close(false, kUntilFlushed);
+    news_->close(true, kUntilFlushed);
+  }
+
+  std::unique_ptr<Parcel> send(int to, Channel channel, const void* data, std::size_t bytes) override {
+    return worker_of(channel).send(to, static_cast<int>(channel), data, bytes);
+  }
+  std::unique_ptr<Parcel> receive(int from, Channel channel, void* data, std::size_t bytes) override {
+    return worker_of(channel).receive(from, static_cast<int>(channel), data, bytes);
+  }
+
+  bool finish(Parcel& parcel, Deadline*) override {
+    if (auto* const collective = dynamic_cast<UccParcel*>(&parcel)) return collective->team().finish(*collective);
+    auto& own = static_cast<UcxParcel&>(parcel);
+    if (own.worker().finish(own)) return true;
+    // Shared memory does not report the end of a rank. TCP does, maybe before all data has arrived.
+    if (own.peer() >= 0 && news_->is_closed(own.peer()) &&
+        Deadline::Clock::now() - news_->closed_at(own.peer()) > kUntilData)
+      throw PeerLost{own.peer(), "its connection is closed", false};
+    return false;
+  }
+  bool is_closed(int peer) override { return data_->is_closed(peer) || news_->is_closed(peer); }
+  bool blocks() const override { return false; }
+
+  std::unique_ptr<Parcel> start_native(const Call& call) override {
+    if (call.kind != Kind::kBroadcast && call.kind != Kind::kAllGather && call.kind != Kind::kAllToAll) return nullptr;
+    const std::lock_guard lock(team_mutex_);
+    if (!team_)
+      team_ = std::make_shared<UccTeam>(
+          rank_, size_, device_,
+          [this](const void* own, void* all, std::size_t bytes) { return gather(own, all, bytes); },
+          [this](Parcel& parcel) { return finish(parcel, nullptr); });
+    return team_->start(call);
+  }
+
+  // Reports of failures are exchanged until the transport is destroyed.
+  void hang_up(bool failed) override {
+    {
+      const std::lock_guard lock(team_mutex_);
+      if (team_) team_->end(failed);
+    }
+    data_->close(!failed, kUntilFlushed);
+  }
+
+ private:
+  UcxWorker& worker_of(Channel channel) const { return channel >= Channel::kFailures ? *news_ : *data_; }
+
+  // Rank 0 draws the secret of this group.
+  void set_token(const Rendezvous& place) {
+    Digest secret;
+    if (rank_ == 0) {
+      secret = random_digest();
+      place.store->set("ucc/secret", std::string(view(secret)));
+    } else {
+      const std::string given = place.store->get("ucc/secret");
+      if (given.size() != secret.size()) throw CommError("ucc: rank 0 left no secret in the store");
+      given.copy(secret.data(), secret.size());
+    }
+    std::uint64_t token = 0;
+    view(secret).copy(reinterpret_cast<char*>(&token), sizeof(token));
+    wipe(secret);
+    for (UcxWorker* const worker : {data_.get(), news_.get()}) worker->set_token(token);
+  }
+
+  // Makes the endpoints by the addresses that all ranks leave in the store.
+  void connect(const Rendezvous& place, Deadline& deadline) {
+    PrefixStore store("ucc/rank/", place.store);
+    const std::string data = data_->address();
+    std::string offer(sizeof(std::uint32_t), '\0');
+    const auto data_bytes = static_cast<std::uint32_t>(data.size());
+    std::copy_n(reinterpret_cast<const char*>(&data_bytes), sizeof(data_bytes), offer.data());
+    store.set(std::to_string(rank_), offer + data + news_->address());
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer == rank_) continue;
+      const std::string theirs = store.get(std::to_string(peer), std::max(deadline.left(), kAttempt));
+      std::uint32_t length = 0;
+      if (theirs.size() > sizeof(length)) theirs.copy(reinterpret_cast<char*>(&length), sizeof(length));
+      if (length == 0 || theirs.size() <= sizeof(length) + length)
+        throw CommError(fmt::format("ucc: rank {} left no addresses in the store", peer));
+      const std::string_view addresses = std::string_view(theirs).substr(sizeof(length));
+      data_->connect(peer, addresses.substr(0, length));
+      news_->connect(peer, addresses.substr(length));
+    }
+  }
+
+  // Exchanges a message with every other rank on both connections, so that they are established.
+  void greet(const Rendezvous& place, Deadline& deadline) {
+    std::vector<char> received(2 * static_cast<std::size_t>(size_));
+    const char hello = 1;
+    std::vector<std::unique_ptr<UcxParcel>> parcels;
+    const auto lost = [&](int peer, const std::string& why) {
+      return fmt::format(
+          "init_process_group: ucc: rank {} has no connection with rank {}: {}\n"
+          "Both reach the store; UCX's own ports, any that are free, must be open between hosts, and to them alone",
+          rank_, peer, why);
+    };
+    const auto each = [&](auto&& post) {
+      for (UcxWorker* const worker : {data_.get(), news_.get()}) {
+        for (int peer = 0; peer < size_; ++peer) {
+          if (peer != rank_) parcels.push_back(post(*worker, peer));
+        }
+      }
+    };
+    try {
+      each([&](UcxWorker& worker, int peer) {
+        char& place_of = received[static_cast<std::size_t>(peer) + (&worker == news_.get() ? size_ : 0)];
+        return worker.receive(peer, kHelloChannel, &place_of, 1);
+      });
+      each([&](UcxWorker& worker, int peer) { return worker.send(peer, kHelloChannel, &hello, 1); });
+      for (const auto& parcel : parcels) {
+        while (!parcel->worker().finish(*parcel)) {
+          if (place.watch) place.watch->check();
+          if (deadline.passed()) throw CommTimeout(lost(parcel->peer(), "it does not answer in time"));
+        }
+      }
+    } catch (const PeerLost& error) {
+      throw CommError(lost(error.peer, error.why));
+    }
+  }
+
+  std::vector<std::unique_ptr<Parcel>> gather(const void* own, void* all, std::size_t bytes) {
+    std::vector<std::unique_ptr<Parcel>> parcels;
+    auto* const places = static_cast<std::byte*>(all);
+    std::memcpy(places + static_cast<std::size_t>(rank_) * bytes, own, bytes);
+    for (int k = 1; k < size_; ++k) {
+      const int from = (rank_ + size_ - k) % size_;
+      parcels.push_back(data_->receive(from, kAddressChannel, places + static_cast<std::size_t>(from) * bytes, bytes));
+    }
+    for (int k = 1; k < size_; ++k) parcels.push_back(data_->send((rank_ + k) % size_, kAddressChannel, own, bytes));
+    return parcels;
+  }
+
+  const int rank_, size_;
+  const std::string device_;
+  std::shared_ptr<UcxWorker> data_, news_;
+  std::mutex team_mutex_;
+  std::shared_ptr<UccTeam> team_;  // made with the first collective that uses it
+};
+
+std::unique_ptr<Backend> make_ucc(const InitOptions& options, const Rendezvous& place) {
+  LOCKSTEP_CHECK(place.store, "init_process_group: the backend ucc needs a store; use env://");
+  LOCKSTEP_CHECK(place.size <= kMostRanks, "init_process_group: the backend ucc is for at most {} ranks, not {}",
+                 kMostRanks, place.size);
+  return std::make_unique<MessageGroup>(options, place, std::make_unique<UccTransport>(options, place));
+}
+
+constexpr BackendModule kUccModule{LOCKSTEP_VERSION, make_ucc, nullptr, nullptr};
+
+}  // namespace
+}  // namespace lockstep::parallel
+
+extern "C" const lockstep::parallel::BackendModule* lockstep_backend_ucc();
+const lockstep::parallel::BackendModule* lockstep_backend_ucc() { return &lockstep::parallel::kUccModule; }
