@@ -44,23 +44,46 @@ std::string interface_of(const Rendezvous& place) {
     if (getnameinfo(each->ifa_addr, length, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) == 0 && address == text)
       return each->ifa_name;
   }
-  throw CommError(
-      fmt::format("init_process_group: ucc: rank {} finds no network interface with the address {}{}\n"
-                  "Turn the interface on (ip link set NAME up), or use the backend shm, which needs none, if all "
-                  "ranks are on one host",
-                  place.rank, address, is_loopback ? ", that of lo" : ""));
+  throw CommError(fmt::format(
+      "init_process_group: ucc: rank {} finds no network interface with the address {}{}: none that is up has it\n"
+      "Turn the interface on (ip link set NAME up), or use the backend shm, which needs none, if all "
+      "ranks are on one host",
+      place.rank, address, is_loopback ? ", that of lo" : ""));
+}
+
+// Texts of any bytes, each after its length.
+std::string join(const std::vector<std::string>& texts) {
+  std::string all;
+  for (const std::string& text : texts) {
+    const auto length = static_cast<std::uint32_t>(text.size());
+    all.append(reinterpret_cast<const char*>(&length), sizeof(length)).append(text);
+  }
+  return all;
+}
+
+std::vector<std::string_view> split(std::string_view all) {
+  std::vector<std::string_view> texts;
+  while (all.size() >= sizeof(std::uint32_t)) {
+    std::uint32_t length = 0;
+    all.copy(reinterpret_cast<char*>(&length), sizeof(length));
+    all.remove_prefix(sizeof(length));
+    texts.push_back(all.substr(0, length));
+    all.remove_prefix(texts.back().size());
+  }
+  return texts;
 }
 
 class UccTransport final : public Transport {
  public:
-  UccTransport(const InitOptions& options, const Rendezvous& place) : rank_(place.rank), size_(place.size) {
-    const std::string device = interface_of(place);
+  UccTransport(const InitOptions& options, const Rendezvous& place)
+      : rank_(place.rank), size_(place.size), device_(interface_of(place)) {
     quiet_ucx();
     data_ = std::make_shared<UcxWorker>(
-        UcxOptions{.transports = "posix,tcp", .device = device, .by_environment = true, .copies_sends = false}, rank_,
+        UcxOptions{.transports = "posix,tcp", .device = device_, .by_environment = true, .copies_sends = false}, rank_,
         size_);
     news_ = std::make_shared<UcxWorker>(
-        UcxOptions{.transports = "tcp", .device = device, .by_environment = false, .copies_sends = true}, rank_, size_);
+        UcxOptions{.transports = "tcp", .device = device_, .by_environment = false, .copies_sends = true}, rank_,
+        size_);
     Deadline deadline(options.timeout);
     set_token(place);
     connect(place, deadline);
@@ -132,24 +155,18 @@ class UccTransport final : public Transport {
     for (UcxWorker* const worker : {data_.get(), news_.get()}) worker->set_token(token);
   }
 
-  // Makes the endpoints by the addresses that all ranks leave in the store.
+  // Makes the endpoints by what all ranks leave in the store: their host, and the addresses of their two workers.
   void connect(const Rendezvous& place, Deadline& deadline) {
     PrefixStore store("ucc/rank/", place.store);
-    const std::string data = data_->address();
-    std::string offer(sizeof(std::uint32_t), '\0');
-    const auto data_bytes = static_cast<std::uint32_t>(data.size());
-    std::copy_n(reinterpret_cast<const char*>(&data_bytes), sizeof(data_bytes), offer.data());
-    store.set(std::to_string(rank_), offer + data + news_->address());
+    const std::string host = namespace_id("pid");
+    store.set(std::to_string(rank_), join({host, data_->address(), news_->address()}));
     for (int peer = 0; peer < size_; ++peer) {
       if (peer == rank_) continue;
       const std::string theirs = store.get(std::to_string(peer), std::max(deadline.left(), kAttempt));
-      std::uint32_t length = 0;
-      if (theirs.size() > sizeof(length)) theirs.copy(reinterpret_cast<char*>(&length), sizeof(length));
-      if (length == 0 || theirs.size() <= sizeof(length) + length)
-        throw CommError(fmt::format("ucc: rank {} left no addresses in the store", peer));
-      const std::string_view addresses = std::string_view(theirs).substr(sizeof(length));
-      data_->connect(peer, addresses.substr(0, length));
-      news_->connect(peer, addresses.substr(length));
+      const std::vector<std::string_view> parts = split(theirs);
+      if (parts.size() != 3) throw CommError(fmt::format("ucc: rank {} left no addresses in the store", peer));
+      data_->connect(peer, parts[1], host.empty() || host != parts[0]);
+      news_->connect(peer, parts[2], true);
     }
   }
 

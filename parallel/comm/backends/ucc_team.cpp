@@ -68,7 +68,8 @@ void destroy(ucc_context_h context, ucc_team_h team) {
 }  // namespace
 
 UccTeam::UccTeam(int rank, int size, const std::string& device, Gather gather, Finish finish)
-    : rank_(rank), size_(size), gather_(std::move(gather)), finish_(std::move(finish)), context_(make_context(device)) {}
+    : rank_(rank), size_(size), gather_(std::move(gather)), finish_(std::move(finish)), context_(make_context(device)) {
+}
 
 UccTeam::~UccTeam() { end(true); }
 
@@ -112,8 +113,8 @@ bool UccTeam::is_ready() {
     params.mask = UCC_TEAM_PARAM_FIELD_OOB | UCC_TEAM_PARAM_FIELD_EP | UCC_TEAM_PARAM_FIELD_EP_RANGE;
     params.ep = static_cast<std::uint64_t>(rank_);
     params.ep_range = UCC_COLLECTIVE_EP_RANGE_CONTIG;
-    params.oob = {gather, test_gather, free_gather, this, static_cast<std::uint32_t>(size_),
-                  static_cast<std::uint32_t>(rank_)};
+    params.oob = {
+        gather, test_gather, free_gather, this, static_cast<std::uint32_t>(size_), static_cast<std::uint32_t>(rank_)};
     status = ucc_team_create_post(&context_, 1, &params, &team_);
   }
   if (status >= 0) {
@@ -145,8 +146,8 @@ std::unique_ptr<Parcel> UccTeam::start(const Call& call) {
       args.coll_type = UCC_COLL_TYPE_ALLGATHER;
       args.src.info = buffer(call.in, 1);
       args.dst.info = buffer(call.out, size_);
-      if (args.src.info.buffer == static_cast<std::byte*>(args.dst.info.buffer) +
-                                      static_cast<std::size_t>(rank_) * call.bytes()) {
+      if (args.src.info.buffer ==
+          static_cast<std::byte*>(args.dst.info.buffer) + static_cast<std::size_t>(rank_) * call.bytes()) {
         args.mask = UCC_COLL_ARGS_FIELD_FLAGS;
         args.flags = UCC_COLL_ARGS_FLAG_IN_PLACE;
       }

@@ -87,14 +87,15 @@ std::string UcxWorker::address() {
   return copy;
 }
 
-void UcxWorker::connect(int peer, std::string_view address) {
+void UcxWorker::connect(int peer, std::string_view address, bool detects_end) {
   Peer& other = peers_[static_cast<std::size_t>(peer)];
+  other.detects_end = detects_end;
   const std::string copy(address);
   ucp_ep_params_t params{};
   params.field_mask =
       UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
   params.address = reinterpret_cast<const ucp_address_t*>(copy.data());
-  params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+  params.err_mode = detects_end ? UCP_ERR_HANDLING_MODE_PEER : UCP_ERR_HANDLING_MODE_NONE;
   params.err_handler = {on_error, &other};
   const std::lock_guard lock(mutex_);
   check_ucx(ucp_ep_create(worker_, &params, &other.endpoint), "ucp_ep_create");
@@ -204,13 +205,14 @@ void UcxWorker::close_locked(bool flush, std::chrono::milliseconds patience) {
   if (!worker_) return;
   std::vector<void*> closing;
   for (Peer& peer : peers_) {
-    if (!peer.endpoint) continue;
+    const bool is_forced = !flush || peer.is_closed;
+    peer.is_closed = true;
+    if (!peer.endpoint || (is_forced && !peer.detects_end)) continue;  // those end with the worker
     ucp_request_param_t param{};
     param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
-    param.flags = flush && !peer.is_closed ? 0 : UCP_EP_CLOSE_FLAG_FORCE;
+    param.flags = is_forced ? UCP_EP_CLOSE_FLAG_FORCE : 0;
     void* const request = ucp_ep_close_nbx(peer.endpoint, &param);
     if (UCS_PTR_IS_PTR(request)) closing.push_back(request);
-    peer.is_closed = true;
   }
   for (Deadline deadline(patience); !closing.empty() && !deadline.passed();) {
     if (progress() == 0) sched_yield();

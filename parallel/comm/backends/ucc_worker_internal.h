@@ -42,7 +42,8 @@ class UcxWorker : public std::enable_shared_from_this<UcxWorker> {
   UcxWorker& operator=(const UcxWorker&) = delete;
 
   std::string address();
-  void connect(int peer, std::string_view address);
+  // `detects_end`: whether the end of the peer closes the connection. UCX then does not use shared memory.
+  void connect(int peer, std::string_view address, bool detects_end);
   // The group's secret, part of every tag: a message of a process that does not know it matches no receive.
   void set_token(std::uint64_t token) { token_ = token; }
 
@@ -62,6 +63,7 @@ class UcxWorker : public std::enable_shared_from_this<UcxWorker> {
   friend class UcxParcel;
   struct Peer {
     ucp_ep_h endpoint = nullptr;
+    bool detects_end = false;
     std::atomic<bool> is_closed = false;
     std::atomic<std::chrono::steady_clock::rep> closed_at = 0;
   };

@@ -106,7 +106,7 @@ inline void check_join_and_hooks(const std::string& backend) {
 
 inline void check_disagreements(const std::string& backend) {
   const auto check = [&](const std::function<void(const Group&)>& call, const std::string& one,
-                        const std::string& other) {
+                         const std::string& other) {
     with_group(backend, 2, [&](const Group& group) {
       const std::string error = error_of<ls::CommError>([&] { call(group); });
       CHECK_MESSAGE(contains(error, "disagree"), error);
