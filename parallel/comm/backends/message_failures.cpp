@@ -87,7 +87,10 @@ void MessageGroup::look_around(Lane& lane, std::unique_lock<std::mutex>& lock, D
         if (!report && (is_missing(*front, peer) || (front->begun && is_needed(*front, kAnyRank))))
           throw PeerLost{peer, "its connection is closed", false};
       }
-      const bool is_missed = is_needed(*front, peer);  // after the report: earlier messages have been received by then
+      bool is_missed = is_needed(*front, peer);  // after the report: earlier messages have been received by then
+      for (Deadline patience(kNewsPatience);
+           report && is_missed && !transport_->reports_come_last() && !patience.passed();)
+        is_missed = is_needed(*front, peer);  // which makes progress
       if (is_missed && (needed == kNobody || peer == next)) needed = peer;
       if (!report || (has_left(report->reason) && !is_second_hand(*report, peer) && !is_missed))
         continue;  // the rank has done its part

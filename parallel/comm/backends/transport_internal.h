@@ -1,4 +1,4 @@
-// The interface of the libraries that move the bytes of a MessageGroup: gloo's pairs, MPI's communicators.
+// The interface of the libraries that move the bytes of a MessageGroup: gloo's pairs, MPI's communicators, UCX's workers.
 #pragma once
 
 #include <cstddef>
@@ -54,6 +54,8 @@ class Transport {
   // True if the connection is known to have ended, by a failure or not.
   virtual bool is_closed(int peer) = 0;
 
+  // True if a report on kFailures arrives after all that its rank sent before it on other channels.
+  virtual bool reports_come_last() const { return true; }
   // True if `finish` blocks, so that the group needs a thread to make progress while the caller computes.
   virtual bool blocks() const = 0;
   // Starts the library's own algorithm for a call without sums; null if it has none or the group's is as fast.

@@ -114,6 +114,7 @@ class UccTransport final : public Transport {
   }
   bool is_closed(int peer) override { return data_->is_closed(peer) || news_->is_closed(peer); }
   bool blocks() const override { return false; }
+  bool reports_come_last() const override { return false; }
 
   std::unique_ptr<Parcel> start_native(const Call& call) override {
     if (call.kind != Kind::kBroadcast && call.kind != Kind::kAllGather && call.kind != Kind::kAllToAll) return nullptr;

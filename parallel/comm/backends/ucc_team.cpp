@@ -3,11 +3,17 @@
 #include <sched.h>
 
 #include <condition_variable>
+#include <cstdarg>
 #include <cstdlib>
 #include <cstring>
 #include <thread>
 
 #include "lockstep/base/check_internal.h"
+
+// UCC does not install the header of its log. Versions before 1.7 use the log of UCX, which quiet_ucx() silences.
+extern "C" [[gnu::weak]] void ucc_log_push_handler(int (*handler)(const char* file, unsigned line, const char* function,
+                                                                  int level, const void* component, const char* format,
+                                                                  va_list arguments));
 
 namespace lockstep::parallel {
 namespace {
@@ -30,6 +36,10 @@ ucc_lib_h library() {
     const ucc_status_t status = ucc_init(&params, config, &made);
     ucc_lib_config_release(config);
     check_ucc(status, "ucc_init");
+    constexpr auto kDiscard = [](const char*, unsigned, const char*, int, const void*, const char*, va_list) {
+      return 0;  // no other handler is called
+    };
+    if (ucc_log_push_handler && !std::getenv("UCC_LOG_LEVEL")) ucc_log_push_handler(kDiscard);
     return made;
   }();
   return instance;

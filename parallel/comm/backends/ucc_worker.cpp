@@ -13,6 +13,7 @@ namespace lockstep::parallel {
 namespace {
 
 constexpr const char* kClosed = "its connection is closed";
+constexpr int kIdleAtEnd = 100;  // calls without progress after which nothing more arrives from a closed connection
 constexpr int kSenderBits = 16, kChannelBits = 4;
 
 // The sender's rank, the channel, and in all other bits the token.
@@ -172,8 +173,13 @@ bool UcxWorker::finish(UcxParcel& parcel) {
     if (is_complete(parcel)) return true;
     const unsigned events = progress();
     if (is_complete(parcel)) return true;
-    // The endpoint fails after all that was received from it.
-    if (parcel.peer() >= 0 && is_closed(parcel.peer())) throw PeerLost{parcel.peer(), kClosed, false};
+    if (parcel.peer() >= 0 && is_closed(parcel.peer())) {
+      // UCX may report the end before data that arrived earlier.
+      for (int idle = 0; idle < kIdleAtEnd; idle = progress() == 0 ? idle + 1 : 0) {
+        if (is_complete(parcel)) return true;
+      }
+      throw PeerLost{parcel.peer(), kClosed, false};
+    }
     if (events > 0) return false;
   }
   sched_yield();  // another rank may need this core
