@@ -1,6 +1,6 @@
 // ucc: ranks on any hosts, over the networks of UCX. Collectives consist of UCX's tagged messages (MessageGroup),
 // because UCC has no sends and receives, cannot detect that ranks disagree, and sums in an order of its own. UCC itself
-// runs large broadcast, all_gather and all_to_all with Reduction::kNative.
+// runs large broadcasts and all_gathers with Reduction::kNative between several hosts.
 //
 // Ranks read each other's addresses from the store. Each group has two workers, and thereby connections, of its own:
 // one for data, over shared memory and TCP unless UCX_TLS is set, and one over TCP for reports of failures, which also
@@ -10,6 +10,7 @@
 #include <netdb.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 
 #include "lockstep/base/check_internal.h"
@@ -25,6 +26,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kUntilFlushed{1000};  // for sending what was posted before the end
 constexpr std::chrono::milliseconds kUntilData{300};      // for data in flight, once the other connection has ended
+constexpr std::size_t kLeastOfUcc = 1 << 20;              // bytes of a collective that UCC runs
 constexpr int kMostRanks = 1 << 16;                       // a tag has 16 bits for the sender
 
 // Returns the name of the network interface that is up and has the address.
@@ -116,8 +118,12 @@ class UccTransport final : public Transport {
   bool blocks() const override { return false; }
   bool reports_come_last() const override { return false; }
 
+  // UCC's broadcast and all_gather are faster over a network, if large. Over shared memory, and all_to_all everywhere,
+  // the engine is.
   std::unique_ptr<Parcel> start_native(const Call& call) override {
-    if (call.kind != Kind::kBroadcast && call.kind != Kind::kAllGather && call.kind != Kind::kAllToAll) return nullptr;
+    const bool is_gather = call.kind == Kind::kAllGather;
+    const std::size_t bytes = call.bytes() * static_cast<std::size_t>(is_gather ? size_ : 1);
+    if (is_one_host_ || (!is_gather && call.kind != Kind::kBroadcast) || bytes < kLeastOfUcc) return nullptr;
     const std::lock_guard lock(team_mutex_);
     if (!team_)
       team_ = std::make_shared<UccTeam>(
@@ -159,14 +165,18 @@ class UccTransport final : public Transport {
   // Makes the endpoints by what all ranks leave in the store: their host, and the addresses of their two workers.
   void connect(const Rendezvous& place, Deadline& deadline) {
     PrefixStore store("ucc/rank/", place.store);
-    const std::string host = namespace_id("pid");
+    // With transports of the user's choice, all endpoints are of the kind that detects the end of a peer.
+    const std::string host = std::getenv("UCX_TLS") ? "" : namespace_id("pid");
+    is_one_host_ = !host.empty();
     store.set(std::to_string(rank_), join({host, data_->address(), news_->address()}));
     for (int peer = 0; peer < size_; ++peer) {
       if (peer == rank_) continue;
       const std::string theirs = store.get(std::to_string(peer), std::max(deadline.left(), kAttempt));
       const std::vector<std::string_view> parts = split(theirs);
       if (parts.size() != 3) throw CommError(fmt::format("ucc: rank {} left no addresses in the store", peer));
-      data_->connect(peer, parts[1], host.empty() || host != parts[0]);
+      const bool shares_memory = !host.empty() && host == parts[0];
+      is_one_host_ = is_one_host_ && shares_memory;
+      data_->connect(peer, parts[1], !shares_memory);
       news_->connect(peer, parts[2], true);
     }
   }
@@ -220,6 +230,7 @@ class UccTransport final : public Transport {
 
   const int rank_, size_;
   const std::string device_;
+  bool is_one_host_ = false;  // all ranks share memory
   std::shared_ptr<UcxWorker> data_, news_;
   std::mutex team_mutex_;
   std::shared_ptr<UccTeam> team_;  // made with the first collective that uses it

@@ -19,6 +19,8 @@ namespace lockstep::parallel {
 namespace {
 
 constexpr std::chrono::milliseconds kUntilDestroyed{1000};
+// An error of UCC is mostly the end of a rank, which the engine then detects and names.
+constexpr std::chrono::milliseconds kUntilExplained{1000};
 
 void check_ucc(ucc_status_t status, const char* what) {
   if (status < 0) throw CommError(fmt::format("ucc: {}: {}", what, ucc_status_string(status)));
@@ -162,11 +164,6 @@ std::unique_ptr<Parcel> UccTeam::start(const Call& call) {
         args.flags = UCC_COLL_ARGS_FLAG_IN_PLACE;
       }
       return parcel;
-    case Kind::kAllToAll:
-      args.coll_type = UCC_COLL_TYPE_ALLTOALL;
-      args.src.info = buffer(call.in, size_);
-      args.dst.info = buffer(call.out, size_);
-      return parcel;
     default:
       return nullptr;
   }
@@ -176,23 +173,34 @@ bool UccTeam::finish(UccParcel& parcel) {
   {
     const std::lock_guard lock(mutex_);
     if (parcel.is_complete_) return true;
-    if (is_ended_) throw PeerLost{-1, "the group has ended", false};
-    if (is_ready()) {
-      if (!parcel.request_) {
-        check_ucc(ucc_collective_init(&parcel.args_, &parcel.request_, team_), "ucc_collective_init");
-        check_ucc(ucc_collective_post(parcel.request_), "ucc_collective_post");
+    if (is_ended_) throw PeerLost{kAnyRank, "the group has ended", false};
+    if (parcel.error_.empty()) {
+      try {
+        if (advance(parcel)) return true;
+      } catch (const CommError& error) {
+        parcel.error_ = error.what();
+        parcel.failed_at_ = Deadline::Clock::now();
       }
-      ucc_context_progress(context_);
-      const ucc_status_t status = ucc_collective_test(parcel.request_);
-      check_ucc(status, "ucc_collective_test");
-      if (status == UCC_OK) {
-        check_ucc(ucc_collective_finalize(std::exchange(parcel.request_, nullptr)), "ucc_collective_finalize");
-        return parcel.is_complete_ = true;
-      }
+    } else if (Deadline::Clock::now() - parcel.failed_at_ > kUntilExplained) {
+      throw CommError(parcel.error_);
     }
   }
   sched_yield();  // another rank may need this core
   return false;
+}
+
+bool UccTeam::advance(UccParcel& parcel) {
+  if (!is_ready()) return false;
+  if (!parcel.request_) {
+    check_ucc(ucc_collective_init(&parcel.args_, &parcel.request_, team_), "ucc_collective_init");
+    check_ucc(ucc_collective_post(parcel.request_), "ucc_collective_post");
+  }
+  ucc_context_progress(context_);
+  const ucc_status_t status = ucc_collective_test(parcel.request_);
+  check_ucc(status, "ucc_collective_test");
+  if (status != UCC_OK) return false;
+  check_ucc(ucc_collective_finalize(std::exchange(parcel.request_, nullptr)), "ucc_collective_finalize");
+  return parcel.is_complete_ = true;
 }
 
 void UccTeam::end(bool failed) {

@@ -3,6 +3,7 @@
 
 #include <ucc/api/ucc.h>
 
+#include <chrono>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -30,7 +31,7 @@ class UccTeam : public std::enable_shared_from_this<UccTeam> {
   UccTeam(const UccTeam&) = delete;
   UccTeam& operator=(const UccTeam&) = delete;
 
-  // Null if UCC has no such collective or the engine's is used instead.
+  // Of broadcast and all_gather; null for others.
   std::unique_ptr<Parcel> start(const Call& call);
   // Makes progress and returns whether the collective is complete.
   bool finish(UccParcel& parcel);
@@ -47,6 +48,7 @@ class UccTeam : public std::enable_shared_from_this<UccTeam> {
   static ucc_status_t test_gather(void* request);
   static ucc_status_t free_gather(void* request);
   bool is_ready();
+  bool advance(UccParcel& parcel);
 
   const int rank_, size_;
   const Gather gather_;
@@ -71,6 +73,8 @@ class UccParcel final : public Parcel {
   ucc_coll_args_t args_{};
   ucc_coll_req_h request_ = nullptr;  // null: not begun, or complete
   bool is_complete_ = false;
+  std::string error_ = {};  // of UCC; empty: none
+  std::chrono::steady_clock::time_point failed_at_ = {};
 };
 
 }  // namespace lockstep::parallel

@@ -1,6 +1,18 @@
 // The collective suite on the ucc backend, and the errors of the others when a rank is lost.
 #include "tests/parallel/comm/network_backend.h"
 
+namespace {
+
+// Runs fn as between several hosts: without shared memory, and with UCC's own broadcast and all_gather.
+template <class Fn>
+void over_tcp(Fn fn) {
+  setenv("UCX_TLS", "tcp", 1);
+  fn();
+  unsetenv("UCX_TLS");
+}
+
+}  // namespace
+
 TEST_CASE("ucc: every collective, dtype and stride, 1 to 5 ranks") { check_every_collective("ucc"); }
 
 TEST_CASE("ucc: collectives of parts in place, apart and scaled") { check_collectives_of_parts("ucc"); }
@@ -58,3 +70,42 @@ TEST_CASE("ucc: a rank that waits for a live rank gets the error about a dead ra
 }
 
 TEST_CASE("ucc: groups and their subgroups leave no keys in the store") { check_no_keys_left("ucc"); }
+
+TEST_CASE("ucc: without shared memory, with UCC's own large collectives, all collectives give the right numbers") {
+  over_tcp([] {
+    for (const int size : {2, 3, 4}) {
+      with_group("ucc", size, [](const Group& group) {
+        for (const std::int64_t rows : {29, 20'000, 700'000}) check_collectives(group, rows, ls::kFloat32, false);
+        check_random_collectives(group, random_collectives(1000));
+        const Group part = group->split(group->rank() % 2);  // UCC's teams of groups that overlap
+        check_collectives(part, 700'000, ls::kFloat32, false);
+      });
+    }
+    with_group("ucc", 3, check_point_to_point);
+  });
+}
+
+TEST_CASE("ucc: a rank that is killed during UCC's broadcasts and all_gathers is named by all others") {
+  over_tcp([] {
+    for (const int victim : {0, 2}) {
+      const auto ended = ranks_of(
+          4,
+          [&](const Group& group) {
+            const ls::Tensor whole = ls::ones({4'000'000}), part = ls::ones({1'000'000});
+            const std::string error = error_of<ls::CommError>([&] {
+              for (int i = 0; i < 1000; ++i) {
+                const auto work = i % 2 == 0 ? group->broadcast(whole, 0) : group->all_gather(whole, part);
+                if (group->rank() == victim && i == 4 + victim / 2) raise(SIGKILL);
+                work->wait();
+              }
+            });
+            CHECK_MESSAGE(contains(error, "rank " + std::to_string(victim) + " is gone"), error);
+          },
+          std::chrono::seconds(20), "ucc");
+      for (int rank = 0; rank < 4; ++rank) {
+        const ExitStatus& status = ended[static_cast<std::size_t>(rank)];
+        CHECK_MESSAGE((rank == victim ? status.signal == SIGKILL : status.ok()), status.to_string());
+      }
+    }
+  });
+}
