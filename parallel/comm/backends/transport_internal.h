@@ -53,9 +53,9 @@ class Transport {
   virtual bool finish(Parcel& parcel, Deadline* deadline) = 0;
   // True if the connection is known to have ended, by a failure or not.
   virtual bool is_closed(int peer) = 0;
+  // True if a connection ends with its peer, and a report on kFailures may arrive before data that was sent earlier.
+  virtual bool has_connections() const { return blocks(); }
 
-  // True if a report on kFailures arrives after all that its rank sent before it on other channels.
-  virtual bool reports_come_last() const { return true; }
   // True if `finish` blocks, so that the group needs a thread to make progress while the caller computes.
   virtual bool blocks() const = 0;
   // Starts the library's own algorithm for a call without sums; null if it has none or the group's is as fast.

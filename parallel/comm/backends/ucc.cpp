@@ -114,9 +114,12 @@ class UccTransport final : public Transport {
       throw PeerLost{own.peer(), "its connection is closed", false};
     return false;
   }
-  bool is_closed(int peer) override { return data_->is_closed(peer) || news_->is_closed(peer); }
+  bool is_closed(int peer) override {
+    news_->poll();
+    return data_->is_closed(peer) || news_->is_closed(peer);
+  }
   bool blocks() const override { return false; }
-  bool reports_come_last() const override { return false; }
+  bool has_connections() const override { return true; }
 
   // UCC's broadcast and all_gather are faster over a network, if large. Over shared memory, and all_to_all everywhere,
   // the engine is.

@@ -186,6 +186,11 @@ bool UcxWorker::finish(UcxParcel& parcel) {
   return false;
 }
 
+void UcxWorker::poll() {
+  const std::lock_guard lock(mutex_);
+  if (worker_) progress();
+}
+
 // Called when a request is destroyed: its memory may be freed afterwards.
 void UcxWorker::drop(UcxParcel& parcel) {
   const std::lock_guard lock(mutex_);
@@ -228,6 +233,8 @@ void UcxWorker::close_locked(bool flush, std::chrono::milliseconds patience) {
       return true;
     });
   }
+  // UCX frees callbacks twice that are left in a worker, such as those of endpoints that have failed.
+  for (int i = 0; i < kIdleAtEnd; ++i) progress();
   ucp_worker_destroy(worker_);
   ucp_cleanup(context_);
   worker_ = nullptr;

@@ -51,6 +51,7 @@ class UcxWorker : public std::enable_shared_from_this<UcxWorker> {
   std::unique_ptr<UcxParcel> receive(int from, int channel, void* data, std::size_t bytes);
   // Makes progress and returns whether the request is complete. Throws PeerLost if it never will be.
   bool finish(UcxParcel& parcel);
+  void poll();  // makes progress
   bool is_closed(int peer) const { return peers_[static_cast<std::size_t>(peer)].is_closed; }
   // The moment at which this rank noticed that the connection has ended.
   std::chrono::steady_clock::time_point closed_at(int peer) const;
