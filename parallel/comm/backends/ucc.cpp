@@ -8,10 +8,12 @@
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netdb.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <set>
 
 #include "lockstep/base/check_internal.h"
 #include "lockstep/parallel/comm/backends/message_group_internal.h"
@@ -25,9 +27,10 @@ namespace lockstep::parallel {
 namespace {
 
 constexpr std::chrono::milliseconds kUntilFlushed{1000};  // for sending what was posted before the end
-constexpr std::chrono::milliseconds kUntilData{300};      // for data in flight, once the other connection has ended
-constexpr std::size_t kLeastOfUcc = 1 << 20;              // bytes of a collective that UCC runs
-constexpr int kMostRanks = 1 << 16;                       // a tag has 16 bits for the sender
+constexpr std::chrono::milliseconds kUntilFlushedAfterFailure{100};
+constexpr std::chrono::milliseconds kUntilData{300};  // for data in flight, once the other connection has ended
+constexpr std::size_t kLeastOfUcc = 1 << 20;          // bytes of a collective that UCC runs
+constexpr int kMostRanks = 1 << 16;                   // a tag has 16 bits for the sender
 
 // Returns the name of the network interface that is up and has the address.
 std::string interface_of(const Rendezvous& place) {
@@ -51,6 +54,12 @@ std::string interface_of(const Rendezvous& place) {
       "Turn the interface on (ip link set NAME up), or use the backend shm, which needs none, if all "
       "ranks are on one host",
       place.rank, address, is_loopback ? ", that of lo" : ""));
+}
+
+// What UCC knows a rank by: the boot of its host, and the process. Empty if /proc cannot be read.
+std::string process_name() {
+  const std::string space = namespace_id("pid");
+  return space.empty() ? "" : fmt::format("{} {}", space.substr(0, space.find(' ')), getpid());
 }
 
 // Texts of any bytes, each after its length.
@@ -126,7 +135,7 @@ class UccTransport final : public Transport {
   std::unique_ptr<Parcel> start_native(const Call& call) override {
     const bool is_gather = call.kind == Kind::kAllGather;
     const std::size_t bytes = call.bytes() * static_cast<std::size_t>(is_gather ? size_ : 1);
-    if (is_one_host_ || (!is_gather && call.kind != Kind::kBroadcast) || bytes < kLeastOfUcc) return nullptr;
+    if (!uses_ucc_ || (!is_gather && call.kind != Kind::kBroadcast) || bytes < kLeastOfUcc) return nullptr;
     const std::lock_guard lock(team_mutex_);
     if (!team_)
       team_ = std::make_shared<UccTeam>(
@@ -142,7 +151,7 @@ class UccTransport final : public Transport {
       const std::lock_guard lock(team_mutex_);
       if (team_) team_->end(failed);
     }
-    data_->close(!failed, kUntilFlushed);
+    data_->close(true, failed ? kUntilFlushedAfterFailure : kUntilFlushed);
   }
 
  private:
@@ -165,23 +174,27 @@ class UccTransport final : public Transport {
     for (UcxWorker* const worker : {data_.get(), news_.get()}) worker->set_token(token);
   }
 
-  // Makes the endpoints by what all ranks leave in the store: their host, and the addresses of their two workers.
+  // Makes the endpoints by what all ranks leave in the store: host, process, and the addresses of their two workers.
   void connect(const Rendezvous& place, Deadline& deadline) {
     PrefixStore store("ucc/rank/", place.store);
     // With transports of the user's choice, all endpoints are of the kind that detects the end of a peer.
     const std::string host = std::getenv("UCX_TLS") ? "" : namespace_id("pid");
-    is_one_host_ = !host.empty();
-    store.set(std::to_string(rank_), join({host, data_->address(), news_->address()}));
+    bool is_one_host = !host.empty();
+    std::set<std::string, std::less<>> processes{process_name()};
+    store.set(std::to_string(rank_), join({host, process_name(), data_->address(), news_->address()}));
     for (int peer = 0; peer < size_; ++peer) {
       if (peer == rank_) continue;
       const std::string theirs = store.get(std::to_string(peer), std::max(deadline.left(), kAttempt));
       const std::vector<std::string_view> parts = split(theirs);
-      if (parts.size() != 3) throw CommError(fmt::format("ucc: rank {} left no addresses in the store", peer));
+      if (parts.size() != 4) throw CommError(fmt::format("ucc: rank {} left no addresses in the store", peer));
       const bool shares_memory = !host.empty() && host == parts[0];
-      is_one_host_ = is_one_host_ && shares_memory;
-      data_->connect(peer, parts[1], !shares_memory);
-      news_->connect(peer, parts[2], true);
+      is_one_host = is_one_host && shares_memory;
+      processes.emplace(parts[1]);
+      data_->connect(peer, parts[2], !shares_memory);
+      news_->connect(peer, parts[3], true);
     }
+    // UCC does not accept ranks of one name, such as threads, or the first processes of containers on one host.
+    uses_ucc_ = !is_one_host && processes.size() == static_cast<std::size_t>(size_);
   }
 
   // Exchanges a message with every other rank on both connections, so that they are established.
@@ -233,7 +246,7 @@ class UccTransport final : public Transport {
 
   const int rank_, size_;
   const std::string device_;
-  bool is_one_host_ = false;  // all ranks share memory
+  bool uses_ucc_ = false;  // the same on all ranks
   std::shared_ptr<UcxWorker> data_, news_;
   std::mutex team_mutex_;
   std::shared_ptr<UccTeam> team_;  // made with the first collective that uses it

@@ -82,6 +82,7 @@ TEST_CASE("ucc: without shared memory, with UCC's own large collectives, all col
       });
     }
     with_group("ucc", 3, check_point_to_point);
+    with_threads("ucc", 3, [](const Group& group) { check_collectives(group, 700'000, ls::kFloat32, false); });
   });
 }
 
