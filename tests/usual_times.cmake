@@ -27,13 +27,10 @@ set(LOCKSTEP_USUAL_SECONDS
   parallel.random_models 30
   parallel.random_models_threads 30
   parallel.rendezvous 19
-  parallel.ucc 35
-  parallel.ucc_batch_statistics 20
-  parallel.ucc_kills 40
-  parallel.ucc_mesh_pipeline 63
-  parallel.ucc_pipeline 30
-  parallel.ucc_reductions 12
-  parallel.ucc_sharded 44
+  parallel.ucc 31
+  parallel.ucc_chaos 15
+  parallel.ucc_kills 38
+  parallel.ucc_mesh_pipeline 19
   project.adding 230
   project.apt_closure 13
   project.backends 22
