@@ -27,6 +27,9 @@ ucs_log_func_rc_t discard(const char*, unsigned, const char*, ucs_log_level_t, c
   return UCS_LOG_FUNC_RC_STOP;
 }
 
+// Guards the creation and destruction of contexts and workers: ranks may be threads of one process.
+std::mutex lifetimes;
+
 void set_option(ucp_config_t* config, const char* name, const std::string& value) {
   check_ucx(ucp_config_modify(config, name, value.c_str()), name);
 }
@@ -55,6 +58,7 @@ void quiet_ucx() {
 
 UcxWorker::UcxWorker(const UcxOptions& options, int rank, int size)
     : rank_(rank), copies_sends_(options.copies_sends), peers_(static_cast<std::size_t>(size)) {
+  const std::lock_guard lock(lifetimes);
   ucp_config_t* config = nullptr;
   check_ucx(ucp_config_read(nullptr, nullptr, &config), "ucp_config_read");
   const std::unique_ptr<ucp_config_t, decltype(&ucp_config_release)> owner(config, ucp_config_release);
@@ -233,10 +237,14 @@ void UcxWorker::close_locked(bool flush, std::chrono::milliseconds patience) {
       return true;
     });
   }
+  for (void* const request : closing) ucp_request_free(request);  // UCX then ends them with the worker
   // UCX frees callbacks twice that are left in a worker, such as those of endpoints that have failed.
   for (int i = 0; i < kIdleAtEnd; ++i) progress();
-  ucp_worker_destroy(worker_);
-  ucp_cleanup(context_);
+  {
+    const std::lock_guard lock(lifetimes);
+    ucp_worker_destroy(worker_);
+    ucp_cleanup(context_);
+  }
   worker_ = nullptr;
   unsent_.clear();
 }
