@@ -98,6 +98,6 @@ foreach(module IN LISTS LOCKSTEP_BACKEND_MODULES)
   set(CPACK_DEBIAN_${id}_PACKAGE_DEPENDS "lockstep (= ${PROJECT_VERSION})")
 endforeach()
 set(CPACK_COMPONENTS_ALL Unspecified ${LOCKSTEP_BACKEND_MODULES})
-list(REMOVE_ITEM CPACK_COMPONENTS_ALL lockstep_cuda lockstep_nccl)  # their dependencies are not in Debian; `cmake --install` installs them
+list(REMOVE_ITEM CPACK_COMPONENTS_ALL lockstep_cuda lockstep_nccl lockstep_ucc)  # their dependencies are not in Debian; `cmake --install` installs them
 set(CPACK_OUTPUT_FILE_PREFIX ${PROJECT_BINARY_DIR}/package)
 include(CPack)

@@ -27,6 +27,10 @@ set(LOCKSTEP_USUAL_SECONDS
   parallel.random_models 30
   parallel.random_models_threads 30
   parallel.rendezvous 19
+  parallel.ucc 31
+  parallel.ucc_chaos 15
+  parallel.ucc_kills 38
+  parallel.ucc_mesh_pipeline 19
   project.adding 230
   project.apt_closure 13
   project.backends 22

@@ -6,7 +6,7 @@
 /// dies or does not arrive in time, all other ranks throw a CommError that names it. After an error the group stays
 /// failed, and a new one can be made. Nothing here ends the process or prints.
 ///
-/// Tensors may be on a GPU. shm, local, gloo and mpi copy them to the host and back: `wait` returns after the copy
+/// Tensors may be on a GPU. shm, local, gloo, mpi and ucc copy them to the host and back: `wait` returns after the copy
 /// back. The copies are counted as traffic between rank r and its GPU, which has the number -1 - r in the counters.
 ///
 /// Tensors in a group's own communication memory (`empty`) are exchanged without copies; all ranks pass the same part
@@ -70,7 +70,7 @@ std::shared_ptr<Work> then(std::shared_ptr<Work> work, Callback<void()> finish);
 
 /// How to join a group (init_process_group).
 struct InitOptions {
-  std::string backend = "shm";  ///< shm, local, sim, gloo, mpi or nccl
+  std::string backend = "shm";  ///< shm, local, sim, gloo, mpi, ucc or nccl
   /// URL of the rendezvous: env://, tcp://host:port, file:///path, mpi://. Ignored if `store` is given.
   std::string init_method = "env://";
   std::chrono::milliseconds timeout = std::chrono::seconds(60);  ///< of every operation

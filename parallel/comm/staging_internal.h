@@ -1,4 +1,4 @@
-// Copies tensors to a device that the backend supports: from a GPU to the host for shm, local, gloo and mpi, from the
+// Copies tensors to a device that the backend supports: from a GPU to the host for shm, local, gloo, mpi and ucc, from the
 // host to the GPU for nccl. Not installed.
 #pragma once
 

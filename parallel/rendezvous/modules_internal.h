@@ -1,5 +1,5 @@
 // Backends in shared objects of their own, opened on first use: programs that do not use such a backend do not load
-// its dependencies (Gloo, MPI). A static build links these backends in.
+// its dependencies (Gloo, MPI, UCC). A static build links these backends in.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,7 @@ using BackendEntry = const BackendModule*();
 
 // Whether this or another build has a module of this name.
 bool is_backend_module(std::string_view name);
-// The names of all modules: "sim, gloo, mpi and nccl".
+// The names of all modules: "sim, gloo, mpi, ucc and nccl".
 std::string backend_module_names();
 // Opens the module, which then stays open. Throws NotBuilt naming the expected file and how to build it.
 const BackendModule& backend_module(std::string_view name);

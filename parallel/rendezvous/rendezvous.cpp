@@ -212,7 +212,7 @@ void check_same_host(const Rendezvous& here) {
   if (rank > 0)
     throw CommError(
         fmt::format("init_process_group: backend shm joins processes of one host, and ranks 0 and {} are on "
-                    "different ones\nUse .backend = \"gloo\" or \"mpi\" there",
+                    "different ones\nUse .backend = \"gloo\", \"mpi\" or \"ucc\" there",
                     rank));
 }
 
@@ -231,7 +231,8 @@ Rendezvous rendezvous(const RendezvousOptions& options) {
   Rendezvous result = store ? meet_on_store(options, place, store) : meet_at_endpoint(options, place);
   result.store->set_timeout(options.timeout);
   if (!store && !place.is_one_host && options.backend == "shm") check_same_host(result);
-  if (store && options.backend == "gloo" && first_elsewhere(result) > 0)  // a store does not tell the ranks' hosts
+  const bool is_of_network = options.backend == "gloo" || options.backend == "ucc";
+  if (store && is_of_network && first_elsewhere(result) > 0)  // a store does not tell the ranks' hosts
     result.address = address_on_network();
   return result;
 }

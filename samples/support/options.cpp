@@ -120,8 +120,8 @@ void declare_strategies(Flags& flags, Options& options) {
       ->check(check_device);
   flags
       .add(with_compare(all_of({"ddp", "zero*"}, options)), "--backend", options.backend,
-           "shm: shared memory; gloo: TCP; mpi: MPI, mpirun starts the ranks; nccl: GPUs")
-      ->check(CLI::IsMember({"shm", "gloo", "mpi", "nccl"}));
+           "shm: shared memory; gloo: TCP; mpi: MPI, mpirun starts the ranks; ucc: UCX's networks; nccl: GPUs")
+      ->check(CLI::IsMember({"shm", "gloo", "mpi", "ucc", "nccl"}));
   flags
       .add(kReplicated, "--comm-hook", options.comm_hook,
            "compression of gradients. none: exact; fp16, bf16: half the bytes; powersgd: low-rank factors, after 10 "

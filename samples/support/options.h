@@ -55,7 +55,7 @@ struct Options {
   std::string attention = "zigzag";        // over sequence blocks: zigzag, ring or ulysses
   std::string device = "cpu";              // cpu, cpu:N, cuda or cuda:N
   std::string loss = "outside";            // strategy dp: outside (on the gathered outputs) or replica
-  std::string backend = "shm";             // of the ranks: shm, gloo, mpi or nccl
+  std::string backend = "shm";             // of the ranks: shm, gloo, mpi, ucc or nccl
   std::string order = "canonical";  // of ddp: canonical, arrival (bits vary by run) or own-first (bits vary by rank)
   std::string comm_hook = "none";   // of ddp: none, fp16, bf16 or powersgd
   bool cuda_graph = false;          // capture one step and replay it

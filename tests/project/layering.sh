@@ -51,6 +51,8 @@ for module in $modules; do
         [[ $file == parallel/comm/backends/gloo* ]] || complain "$file:$line: $header belongs to parallel/comm/backends/gloo only" ;;
       mpi.h)
         [[ $file == parallel/comm/backends/mpi* ]] || complain "$file:$line: $header belongs to parallel/comm/backends/mpi only" ;;
+      ucc/*|ucp/*|ucs/*)
+        [[ $file == parallel/comm/backends/ucc* ]] || complain "$file:$line: $header belongs to parallel/comm/backends/ucc only" ;;
       CLI/*) complain "$file:$line: the library has no command line" ;;
       iostream) complain "$file:$line: the library never prints" ;;
     esac

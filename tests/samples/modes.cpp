@@ -145,7 +145,7 @@ TEST_CASE("compare: the bytes of an epoch follow from rows, columns and paramete
   }
 }
 
-TEST_CASE("compare: gloo and mpi give the bits of shm, and record the same bytes") {
+TEST_CASE("compare: gloo, mpi and ucc give the bits of shm, and record the same bytes") {
   setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);  // in containers
   setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
   const auto compared = [](const std::string& backend) {
@@ -161,7 +161,7 @@ TEST_CASE("compare: gloo and mpi give the bits of shm, and record the same bytes
   };
   const auto want = compared("shm");
   CHECK(result("over_shm/ddp")["bytes_in_steps"]["gradients"] > 0);
-  for (const char* backend : {"gloo", "mpi"}) {
+  for (const char* backend : {"gloo", "mpi", "ucc"}) {
     CAPTURE(backend);
     try {
       lockstep::parallel::backend_module(backend);

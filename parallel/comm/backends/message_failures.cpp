@@ -8,7 +8,7 @@ namespace lockstep::parallel {
 namespace {
 
 constexpr std::chrono::seconds kNewsPatience{1};      // a failing rank reports the reason before it disconnects
-constexpr std::chrono::milliseconds kUntilSent{200};  // for sending a failure report
+constexpr std::chrono::milliseconds kUntilSent{200};  // for sending a failure report, or data before it
 
 void set_text(FailedSteps& steps, std::string_view text) {
   steps.text = {};
@@ -80,13 +80,24 @@ void MessageGroup::look_around(Lane& lane, std::unique_lock<std::mutex>& lock, D
     const int next = front->begun || front->call.is_message() ? kNobody : rounds_[front->round].from;
     for (int peer = 0; peer < size_; ++peer) {
       if (peer == rank_) continue;
-      const std::optional<Failure> report = report_of(*front, peer, nullptr);
-      const bool is_missed = is_needed(*front, peer);  // after the report: earlier messages have been received by then
+      std::optional<Failure> report = report_of(*front, peer, nullptr);
+      if (!report && transport_->is_closed(peer)) {
+        Deadline patience(kNewsPatience);
+        report = report_of(*front, peer, &patience);
+        if (!report && (is_missing(*front, peer) || (front->begun && is_needed(*front, kAnyRank))))
+          throw PeerLost{peer, "its connection is closed", false};
+      }
+      bool is_missed = is_needed(*front, peer);  // after the report: earlier messages have been received by then
+      const bool is_leaving = report && has_left(report->reason) && transport_->has_connections();
+      for (Deadline patience(kUntilSent); is_leaving && is_missed && !patience.passed();)
+        is_missed = is_needed(*front, peer);  // its data arrives on another connection than the report
       if (is_missed && (needed == kNobody || peer == next)) needed = peer;
       if (!report || (has_left(report->reason) && !is_second_hand(*report, peer) && !is_missed))
         continue;  // the rank has done its part
       const int failed = has_left(report->reason) ? find_failed_step(*front, true) : kNobody;
-      fail(failed != kNobody ? explain_failed_step(*front, failed) : *report);
+      fail(failed != kNobody                        ? explain_failed_step(*front, failed)
+           : report->reason == Poison::kLeftByError ? explain_departure(*front, *report)
+                                                    : *report);
       break;
     }
     lane.waits_for.store(needed == kNobody ? kNobody : global_rank(needed), std::memory_order_relaxed);
@@ -145,7 +156,7 @@ MessageGroup::Failure MessageGroup::explain(const MessageWork& work, const PeerL
 // Explains a rank that left because of an error. If the error was the end of a third rank, seen in another group, that
 // rank's connection closes here, too.
 MessageGroup::Failure MessageGroup::explain_departure(const MessageWork& work, const Failure& departure) {
-  for (Deadline patience(kUntilSilent); transport_->blocks() && !patience.passed();) {
+  for (Deadline patience(kUntilSilent); transport_->has_connections() && !patience.passed();) {
     for (int peer = 0; peer < size_; ++peer) {
       if (peer == rank_ || global_rank(peer) == departure.culprit || !transport_->is_closed(peer)) continue;
       const std::optional<Failure> report = report_of(work, peer, &patience);

@@ -1,4 +1,4 @@
-// The engine of the message-passing backends gloo and mpi: all collectives are built from sends and receives.
+// The engine of the message-passing backends gloo, mpi and ucc: all collectives are built from sends and receives.
 //
 // Every collective begins with an exchange of headers, which describe the call, in ceil(log2 n) rounds
 // (message_rounds_internal.h): a rank that has completed it knows that all ranks have called the same, and a

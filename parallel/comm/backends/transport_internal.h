@@ -1,4 +1,4 @@
-// The interface of the libraries that move the bytes of a MessageGroup: gloo's pairs, MPI's communicators.
+// The interface of the libraries that move the bytes of a MessageGroup: gloo's pairs, MPI's communicators, UCX's workers.
 #pragma once
 
 #include <cstddef>
@@ -53,6 +53,8 @@ class Transport {
   virtual bool finish(Parcel& parcel, Deadline* deadline) = 0;
   // True if the connection is known to have ended, by a failure or not.
   virtual bool is_closed(int peer) = 0;
+  // True if a connection ends with its peer, and a report on kFailures may arrive before data that was sent earlier.
+  virtual bool has_connections() const { return blocks(); }
 
   // True if `finish` blocks, so that the group needs a thread to make progress while the caller computes.
   virtual bool blocks() const = 0;
