@@ -206,14 +206,14 @@ int first_elsewhere(const Rendezvous& here) {
   }
 }
 
-// Backend shm needs all ranks on one host, but the ranks of a TCP store may be on several.
-void check_same_host(const Rendezvous& here) {
+// For a backend that needs one host: the ranks of a TCP store may be on several.
+void check_same_host(const Rendezvous& here, const std::string& backend) {
   const int rank = first_elsewhere(here);
   if (rank > 0)
     throw CommError(
-        fmt::format("init_process_group: backend shm joins processes of one host, and ranks 0 and {} are on "
+        fmt::format("init_process_group: backend {} joins processes of one host, and ranks 0 and {} are on "
                     "different ones\nUse .backend = \"gloo\" or \"mpi\" there",
-                    rank));
+                    backend, rank));
 }
 
 }  // namespace
@@ -222,7 +222,7 @@ Rendezvous rendezvous(const RendezvousOptions& options) {
   LOCKSTEP_CHECK(options.timeout.count() > 0, "init_process_group: the timeout is {} ms, expected more than 0",
                  options.timeout.count());
   const Place place = find_place(options);
-  if (place.scheme == "mpi" && options.backend == "mpi") return {.rank = place.rank, .size = place.size};
+  if (place.scheme == options.backend) return {.rank = place.rank, .size = place.size};
   std::shared_ptr<Store> store = options.store;
   if (!store && place.scheme == "file")
     store =
@@ -230,9 +230,10 @@ Rendezvous rendezvous(const RendezvousOptions& options) {
   if (!store && place.size == 1) return {.rank = 0, .size = 1, .store = std::make_shared<InProcessStore>()};
   Rendezvous result = store ? meet_on_store(options, place, store) : meet_at_endpoint(options, place);
   result.store->set_timeout(options.timeout);
-  if (!store && !place.is_one_host && options.backend == "shm") check_same_host(result);
-  if (store && options.backend == "gloo" && first_elsewhere(result) > 0)  // a store does not tell the ranks' hosts
-    result.address = address_on_network();
+  const BackendNeeds needs = options.needs ? options.needs(options.backend) : BackendNeeds();
+  if (!store && !place.is_one_host && needs.one_host) check_same_host(result, options.backend);
+  if (store && needs.network_address)  // a store does not tell the ranks' hosts
+    result.address = first_elsewhere(result) > 0 ? address_on_network() : "127.0.0.1";
   return result;
 }
 

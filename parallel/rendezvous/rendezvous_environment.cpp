@@ -218,6 +218,9 @@ int to_number(const RendezvousOptions& options, const char* what, const std::str
                       low, high);
 }
 
+// Whether the scheme of an init_method is the name of a module whose library knows the ranks.
+bool knows_ranks(const std::string& scheme) { return is_backend_module(scheme) && backend_module(scheme).place; }
+
 // "rank=0&world_size=2".
 void read_query(const RendezvousOptions& options, const std::string& query, Place& place) {
   std::istringstream parts(query);
@@ -254,7 +257,7 @@ Place read_url(const RendezvousOptions& options) {
               .authenticate = options.authenticate};
   const std::string& scheme = place.scheme;
   LOCKSTEP_CHECK(
-      colon != std::string::npos && (scheme == "env" || scheme == "tcp" || scheme == "file" || scheme == "mpi"),
+      colon != std::string::npos && (scheme == "env" || scheme == "tcp" || scheme == "file" || knows_ranks(scheme)),
       "init_process_group: init_method {} is none of env://, tcp://host:port, file:///path and mpi://",
       in_quotes(text));
   const std::string rest = text.substr(colon + 3);
@@ -281,10 +284,10 @@ std::string first_host(const std::string& list) {
   return host;
 }
 
-// --- mpi:// ----------------------------------------------------------------------------------------------------------
+// --- the URL of a module ---------------------------------------------------------------------------------------------
 
-// init_method "mpi://": MPI provides rank and size. The backend mpi needs nothing else; the other backends use a
-// store, whose address, job and token rank 0 draws and MPI broadcasts.
+// init_method "mpi://": a module's library provides rank and size. The backend of that module needs nothing else; the
+// other backends use a store, whose address, job and token rank 0 draws and the library broadcasts.
 
 namespace {
 
@@ -315,7 +318,7 @@ Shared draw() {
   return out;
 }
 
-// Without this check the ranks of the backend mpi, which need no store, would wait for the others until the
+// Without this check the ranks of the module's backend, which need no store, would wait for the others until the
 // time-out.
 void check_same_backend(const std::vector<Shared>& all) {
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
@@ -327,23 +330,22 @@ void check_same_backend(const std::vector<Shared>& all) {
   }
 }
 
-// Asks MPI, which this call initialises. Without an address if the backend needs no store.
-Place place_from_mpi(const RendezvousOptions& options) {
-  const BackendModule& mpi = backend_module("mpi");
-  Place place = read_url(options);
+// Asks the library, which this call initialises. Without an address if the backend needs no store.
+Place place_from_module(const RendezvousOptions& options, Place place) {
+  const BackendModule& module = backend_module(place.scheme);
   const int given_rank = place.rank, given_size = place.size;
-  mpi.place(&place.rank, &place.size);
+  module.place(&place.rank, &place.size);
   LOCKSTEP_CHECK((given_rank < 0 || given_rank == place.rank) && (given_size < 0 || given_size == place.size),
-                 "init_process_group: .rank is {} and .world_size is {}, but MPI says rank {} of {}\n"
-                 "Leave them out with mpi://, and start the program with mpirun -np",
-                 given_rank, given_size, place.rank, place.size);
+                 "init_process_group: .rank is {} and .world_size is {}, but this process is rank {} of {} in {}\n"
+                 "Leave them out with {}://, and start the program with mpirun -np",
+                 given_rank, given_size, place.rank, place.size, place.scheme, place.scheme);
   if (place.size == 1) return place;
-  Shared own = place.rank == 0 && options.backend != "mpi" ? draw() : Shared();
+  Shared own = place.rank == 0 && options.backend != place.scheme ? draw() : Shared();
   put(own.backend, options.backend);
   std::vector<Shared> all(static_cast<std::size_t>(place.size));
-  mpi.gather(&own, all.data(), sizeof(own));
+  module.gather(&own, all.data(), sizeof(own));
   check_same_backend(all);
-  if (options.backend == "mpi") return place;
+  if (options.backend == place.scheme) return place;
   const Shared& shared = all[0];
   place.is_one_host = environment_number("OMPI_COMM_WORLD_LOCAL_SIZE", 1, kMaxRanks).value_or(place.size) == place.size;
   place.host = shared.host;
@@ -364,7 +366,7 @@ Place find_place(const RendezvousOptions& options) {
   Place place{.rank = options.rank, .size = options.world_size};
   if (!options.store) place = read_url(options);
   if (place.scheme == "env") return place_from_environment(options);
-  if (place.scheme == "mpi") return place_from_mpi(options);
+  if (knows_ranks(place.scheme)) return place_from_module(options, std::move(place));
   LOCKSTEP_CHECK(!options.store || (place.rank >= 0 && place.size >= 0),
                  "init_process_group: with .store, .rank and .world_size must be given, too (they are {} and {})",
                  place.rank, place.size);

@@ -1,5 +1,6 @@
 // Processes that find each other by their environment.
 #include <doctest/doctest.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -326,6 +327,18 @@ TEST_CASE("ranks with different backends end at once, with both backends, on all
     CHECK(contains(result.error, "rank 1 (process "));
     CHECK(contains(result.error, ") has \"gloo\""));
   }
+}
+
+// A process with a network of its own is on another host, as far as the rendezvous can tell.
+TEST_CASE("over a file, ranks of two hosts have an address on the network if their backend needs one") {
+  const std::string path = std::filesystem::current_path().string() + "/networks" + fresh_port();
+  check_processes(2, [&](int rank) {
+    if (rank == 1 && unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) return;
+    par::RendezvousOptions options{.init_method = "file://" + path, .world_size = 2, .rank = rank};
+    CHECK(par::rendezvous(options).address.empty());
+    options.needs = [](const std::string&) { return par::BackendNeeds{.network_address = true}; };
+    CHECK(par::rendezvous(options).address == par::address_on_network());
+  });
 }
 
 TEST_CASE("an address that another program squats is an error before the time-out") {
