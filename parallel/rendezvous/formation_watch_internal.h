@@ -9,8 +9,6 @@
 // has ended as its last-will entry would. Not installed.
 #pragma once
 
-#include <sys/types.h>
-
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -32,15 +30,6 @@ inline constexpr char kLost = 'L', kLate = 'T';
 
 // "rank 1", "ranks 1, 2 and 5".
 std::string list_ranks(const std::vector<int>& ranks);
-
-// The boot of this host and one namespace of this process, such as "net" or "pid". Empty, with errno set, if either
-// cannot be read.
-std::string namespace_id(const char* kind);
-// Identifies a process of this host among those of all hosts: its id, start time, boot and pid namespace. Empty if
-// /proc cannot be read.
-std::string process_identity(pid_t process);
-// Whether another process of this host and pid namespace has ended. False if that cannot be found out.
-bool has_ended(const std::string& identity);
 
 class FormationWatch {
  public:

@@ -10,6 +10,7 @@
 
 #include "lockstep/base/byte_reader_internal.h"
 #include "lockstep/base/check_internal.h"
+#include "lockstep/base/process_internal.h"
 #include "lockstep/parallel/rendezvous/formation_watch_internal.h"
 #include "lockstep/parallel/rendezvous/limits_internal.h"
 #include "lockstep/parallel/rendezvous/place_internal.h"

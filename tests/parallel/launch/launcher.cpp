@@ -206,7 +206,7 @@ TEST_CASE("lines come whole, with the stream they were written to; long ones in 
 }
 
 TEST_CASE("ranks read nothing, and have none of this process's descriptors") {
-  const par::Descriptor leak(fcntl(0, F_DUPFD, 40));  // not close-on-exec
+  const ls::Descriptor leak(fcntl(0, F_DUPFD, 40));  // not close-on-exec
   Lines lines;
   run(shell(1, "cat; [ -e /proc/self/fd/40 ] || echo closed; readlink /proc/self/fd/0"), &lines);
   CHECK(lines[0] == std::vector<std::string>{"closed", "/dev/null"});

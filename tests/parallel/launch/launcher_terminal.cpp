@@ -13,13 +13,14 @@
 #include "lockstep/parallel/rendezvous/socket_internal.h"
 #include "tests/support/ranks.h"
 
+namespace ls = lockstep;
 namespace par = lockstep::parallel;
 
 namespace {
 
 bool has_terminals = true;  // false: as on a system without pseudo-terminals
 
-par::Descriptor open_master() { return par::Descriptor(posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC)); }
+ls::Descriptor open_master() { return ls::Descriptor(posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC)); }
 
 bool is_without_terminals() { return !open_master(); }
 
@@ -42,7 +43,7 @@ std::vector<std::string> stdout_of(const par::LaunchOptions& options) {
 par::LaunchResult stop_when_ready(par::LaunchOptions options) {
   int request[2];
   REQUIRE(pipe2(request, O_CLOEXEC) == 0);
-  const par::Descriptor from(request[0]), to(request[1]);
+  const ls::Descriptor from(request[0]), to(request[1]);
   options.stop_fd = from.get();
   return par::launch(options, [&](int, bool, const std::string& line) {
     if (line == "ready") CHECK(write(to.get(), "", 1) == 1);
@@ -112,9 +113,9 @@ TEST_CASE("a process in another session that keeps the terminal open delays noth
 
 TEST_CASE("the terminal has the size of the launcher's") {
   check_processes(1, [](int) {
-    const par::Descriptor master = open_master();
+    const ls::Descriptor master = open_master();
     const winsize size{.ws_row = 33, .ws_col = 77, .ws_xpixel = 0, .ws_ypixel = 0};
-    const par::Descriptor terminal((unlockpt(master.get()), ioctl(master.get(), TIOCGPTPEER, O_RDWR | O_NOCTTY)));
+    const ls::Descriptor terminal((unlockpt(master.get()), ioctl(master.get(), TIOCGPTPEER, O_RDWR | O_NOCTTY)));
     REQUIRE(ioctl(terminal.get(), TIOCSWINSZ, &size) == 0);
     REQUIRE(dup2(terminal.get(), STDOUT_FILENO) == STDOUT_FILENO);
     if (stdout_of(shell("stty size <&1")) != std::vector<std::string>{"33 77"}) _exit(1);

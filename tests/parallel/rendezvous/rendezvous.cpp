@@ -345,19 +345,19 @@ TEST_CASE("an address that another program squats is an error before the time-ou
   const std::string port = fresh_port();
   set_torchrun(port, 0, 2);
   const std::string name = par::place_from_environment({}).socket;
-  par::Descriptor squatter(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  ls::Descriptor squatter(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   name.copy(address.sun_path + 1, sizeof(address.sun_path) - 1);
   const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
   REQUIRE(bind(squatter.get(), reinterpret_cast<const sockaddr*>(&address), size) == 0);
   std::string why = "does not listen";
-  std::vector<par::Descriptor> waiting;
+  std::vector<ls::Descriptor> waiting;
   SUBCASE("without listening") {}
   SUBCASE("with a full queue") {
     why = "accepts no connection";
     REQUIRE(listen(squatter.get(), 1) == 0);
-    while (par::Descriptor next = par::connect_abstract(name)) waiting.push_back(std::move(next));
+    while (ls::Descriptor next = par::connect_abstract(name)) waiting.push_back(std::move(next));
     REQUIRE(errno == EAGAIN);
   }
   const auto results = run_processes(2, [&](int rank) {
@@ -406,7 +406,7 @@ TEST_CASE("another program at the address is no store") {
   const auto results = run_processes(1, [&](int) {
     set_torchrun(port, 1, 2);
     const par::Place place = par::place_from_environment({});
-    const par::Descriptor listener = par::listen_abstract(place.socket);
+    const ls::Descriptor listener = par::listen_abstract(place.socket);
     REQUIRE(listener);
     check_processes(1, [](int) {
       CHECK(error_of<ls::CommTimeout>([] { join(milliseconds(200)); }).find("does not reply") != std::string::npos);

@@ -36,8 +36,8 @@ std::string other_client_hello(int port, const std::string& job) {
       par::make_credentials({.token = "another0another0another0another0", .job = job}, port);
   int pair[2];
   REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) == 0);
-  const auto stream = other.tls->stream(par::Descriptor(pair[0]), par::TlsRole::kClient);
-  const par::Descriptor end(pair[1]);
+  const auto stream = other.tls->stream(ls::Descriptor(pair[0]), par::TlsRole::kClient);
+  const ls::Descriptor end(pair[1]);
   std::string hello;
   std::size_t sent = 0;
   stream->send("hello", sent);
@@ -73,9 +73,9 @@ class Flood {
  private:
   [[noreturn]] void run(const par::TcpAddress& address, const std::string& hello, unsigned seed) {
     std::mt19937 random(seed);
-    std::deque<par::Descriptor> silent;
+    std::deque<ls::Descriptor> silent;
     for (;;) {
-      par::Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+      ls::Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
       // A queue that is full leaves the connection waiting, which is as good as silent.
       const int result = ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.size);
       if (result != 0 && errno != EINPROGRESS) {

@@ -227,7 +227,7 @@ TEST_CASE("a name that is announced while ranks wait for it lets them meet") {
     set_two_hosts(port, rank, 2);
     set_variable("MASTER_ADDR", "late-host");
     if (rank == 0) {
-      const par::Descriptor events(inotify_init1(IN_CLOEXEC));
+      const ls::Descriptor events(inotify_init1(IN_CLOEXEC));
       REQUIRE(inotify_add_watch(events.get(), "hosts", IN_CLOSE_NOWRITE) >= 0);
       pollfd entry{events.get(), POLLIN, 0};
       REQUIRE(poll(&entry, 1, 60'000) == 1);

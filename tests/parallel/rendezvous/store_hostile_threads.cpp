@@ -77,7 +77,7 @@ class Stranger {
     REQUIRE(poll(&ready, 1, 30000) == 1);
   }
 
-  par::Descriptor socket_;
+  ls::Descriptor socket_;
   bool closed_ = false;
 };
 
@@ -282,11 +282,11 @@ TEST_CASE("out of descriptors the server tells newcomers why it refuses them, an
   REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
   // The client's end takes one more, the server's end finds none.
   rlimit tight = before;
-  std::vector<par::Descriptor> fill;
+  std::vector<ls::Descriptor> fill;
   tight.rlim_cur = static_cast<rlim_t>(open_descriptors() + 8);
   REQUIRE(setrlimit(RLIMIT_NOFILE, &tight) == 0);
   for (;;) {
-    par::Descriptor next(open("/dev/null", O_RDONLY | O_CLOEXEC));
+    ls::Descriptor next(open("/dev/null", O_RDONLY | O_CLOEXEC));
     if (!next) break;
     fill.push_back(std::move(next));
   }

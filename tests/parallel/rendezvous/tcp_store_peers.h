@@ -48,12 +48,12 @@ class RawPeer {
   std::string hear_all() { return hear(1 << 20); }
   bool is_closed() { return hear(1).empty(); }
   void finish() { ::shutdown(stream_.socket().get(), SHUT_WR); }
-  const par::Descriptor& socket() const { return stream_.socket(); }
+  const ls::Descriptor& socket() const { return stream_.socket(); }
 
-  static par::Descriptor connect(int port, const char* host = "127.0.0.1") {
+  static ls::Descriptor connect(int port, const char* host = "127.0.0.1") {
     std::string error;
     par::Deadline deadline(std::chrono::seconds(30));
-    par::Descriptor socket = par::connect_tcp(par::resolve(host, port).at(0), deadline, error);
+    ls::Descriptor socket = par::connect_tcp(par::resolve(host, port).at(0), deadline, error);
     REQUIRE_MESSAGE(socket, error);
     return socket;
   }
@@ -74,8 +74,8 @@ class Relayed {
       : server_(RawPeer::connect(port, host)), job_(credentials.id) {
     int pair[2];
     REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) == 0);
-    client_ = par::Descriptor(pair[0]);
-    stream_ = credentials.tls->stream(par::Descriptor(pair[1]), par::TlsRole::kClient);
+    client_ = ls::Descriptor(pair[0]);
+    stream_ = credentials.tls->stream(ls::Descriptor(pair[1]), par::TlsRole::kClient);
   }
 
   // Whether the server has welcomed the client.
@@ -143,7 +143,7 @@ class Relayed {
     client_.reset();
     return false;
   }
-  static bool pass(const par::Descriptor& from, const par::Descriptor& to, std::string& passed, const Change& change) {
+  static bool pass(const ls::Descriptor& from, const ls::Descriptor& to, std::string& passed, const Change& change) {
     std::string piece;
     const par::Transmission transfer = par::receive_some(from, piece, 1 << 20);
     if (transfer != par::Transmission::kDone) return transfer == par::Transmission::kWouldBlock;
@@ -154,7 +154,7 @@ class Relayed {
     return true;
   }
 
-  par::Descriptor server_, client_;
+  ls::Descriptor server_, client_;
   par::JobId job_;
   std::unique_ptr<par::Stream> stream_;
 };
@@ -181,7 +181,7 @@ class FakeMaster {
     for (;;) {
       pollfd ready{listener_.get(), POLLIN, 0};
       ::poll(&ready, 1, -1);
-      const par::Descriptor client(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      const ls::Descriptor client(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
       if (!client) return;
       char buffer[4096];
       for (int number = 0;; ++number) {
@@ -194,6 +194,6 @@ class FakeMaster {
   }
 
   Reply reply_;
-  par::Descriptor listener_;
+  ls::Descriptor listener_;
   std::thread thread_;
 };

@@ -162,7 +162,7 @@ TEST_CASE("a short token is used, with a warning that does not show it") {
 
 TEST_CASE("a TcpStore can be made of its steps") {
   std::string error;
-  par::Descriptor listener = par::listen_tcp(par::resolve("127.0.0.1", 0), error);
+  ls::Descriptor listener = par::listen_tcp(par::resolve("127.0.0.1", 0), error);
   REQUIRE(listener);
   const par::TcpAddress address = par::address_of(listener);
   const par::TcpCredentials credentials = par::make_credentials(tcp_options(true), address.port());
@@ -213,7 +213,7 @@ struct HeldClient {
   std::unique_ptr<par::StoreClient> make(par::StoreClient::Connect connect) {
     par::ConnectResult result = connect_to(address);
     REQUIRE(result.outcome == par::ConnectOutcome::kConnected);
-    first = par::Descriptor(::dup(result.stream->socket().get()));
+    first = ls::Descriptor(::dup(result.stream->socket().get()));
     return std::make_unique<par::StoreClient>(address.to_string(), "rank 0", std::move(result), std::move(connect));
   }
   static par::TcpCredentials credentials(const par::TcpAddress& where) {
@@ -224,7 +224,7 @@ struct HeldClient {
   }
   par::TcpAddress serve(std::unique_ptr<par::StoreServer>& as) {
     std::string error;
-    par::Descriptor listener = par::listen_tcp(par::resolve("127.0.0.1", 0), error);
+    ls::Descriptor listener = par::listen_tcp(par::resolve("127.0.0.1", 0), error);
     REQUIRE(listener);
     par::TcpAddress out = par::address_of(listener);
     const par::TcpCredentials own = credentials(out);
@@ -236,7 +236,7 @@ struct HeldClient {
 
   std::unique_ptr<par::StoreServer> server, next_server;
   par::TcpAddress address;
-  par::Descriptor first;
+  ls::Descriptor first;
 };
 
 }  // namespace
@@ -258,7 +258,7 @@ TEST_CASE("a client whose idle connection ended connects anew") {
 TEST_CASE("a server that does not answer a new connection within the caller's time is late, and not lost") {
   HeldClient held;
   std::string error;
-  const par::Descriptor mute = par::listen_tcp(par::resolve("127.0.0.1", 0), error);
+  const ls::Descriptor mute = par::listen_tcp(par::resolve("127.0.0.1", 0), error);
   REQUIRE(mute);
   const auto client = held.make([&](par::Deadline deadline) {
     return par::connect_tcp_store(par::address_of(mute), held.credentials(par::address_of(mute)), deadline);
