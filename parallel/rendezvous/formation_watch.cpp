@@ -39,16 +39,20 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr const char *kFailureKey = "failure", *kQuestionKey = "question";
-constexpr milliseconds kWaitSlice{100};        // wait for a key between two checks for a failure or of the processes
-constexpr milliseconds kBetweenQuestions{25};  // least time between two requests
-constexpr milliseconds kUntilNoticed{1000};    // for the store to notice the end of a process after a rank has
-constexpr milliseconds kUntilHeard{1000};      // for the ranks to receive the reason before the store ends
+constexpr milliseconds kWaitSlice{100};           // wait for a key between two checks for a failure or of the processes
+constexpr milliseconds kBetweenQuestions{25};     // least time between two requests
+constexpr milliseconds kUntilNoticed{1000};       // for the store to notice the end of a process after a rank has
+constexpr milliseconds kUntilAcknowledged{1000};  // for the ranks to receive the reason before the store ends
+
+bool is_timeout(const Error& error) { return dynamic_cast<const CommTimeout*>(&error) != nullptr; }
+// Whether the error is of the communication: its text names the ranks, and another rank may be the cause.
+bool names_ranks(const Error& error) { return dynamic_cast<const CommError*>(&error) != nullptr; }
 
 std::string here_key(int rank) { return fmt::format("here/{}", rank); }
-std::string heard_key(int rank) { return fmt::format("heard/{}", rank); }
+std::string acknowledged_key(int rank) { return fmt::format("acknowledged/{}", rank); }
 std::string process_key(int rank) { return fmt::format("process/{}", rank); }
 // The keys that the end of a rank sets.
-std::vector<std::string> will_keys(int rank) { return {FormationWatch::kOutcome, kFailureKey, heard_key(rank)}; }
+std::vector<std::string> will_keys(int rank) { return {FormationWatch::kOutcome, kFailureKey, acknowledged_key(rank)}; }
 
 // Sends a waiting request in slices, with a call of `between` after each slice.
 template <class Between>
@@ -156,28 +160,28 @@ void FormationWatch::check() {
   if (const std::string first = failure(); !first.empty()) raise_outcome(first);
 }
 
-// Connections to this rank may break before the store notices the end of the process that broke them.
+std::string FormationWatch::known_failure() {
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+// The reason that another rank has recorded, or records before the limit; empty if there is none.
+std::string FormationWatch::failure_within(milliseconds limit) {
+  try {
+    return get(kFailureKey, limit);
+  } catch (const CommTimeout&) {
+    return "";
+  }
+}
+
+// Connections to this rank may break before the store notices the end of the process that broke them. A rank that has
+// timed out closes its connections, and records the failure when the others have had time to reply.
 std::string FormationWatch::find_first(const Error& error) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!failure_.empty()) return failure_;
-  }
-  const bool late = dynamic_cast<const CommTimeout*>(&error) != nullptr;
-  if (dynamic_cast<const CommError*>(&error)) {
-    try {
-      return get(kFailureKey, late ? kBetweenQuestions : kUntilNoticed);
-    } catch (const CommTimeout&) {
-      // No other rank has recorded a failure.
-    }
-    // A rank that has timed out closes its connections, and records the failure when the others have had time to reply.
-    if (!late && is_asked_) {
-      try {
-        return get(kFailureKey, 2 * kUntilNoticed);
-      } catch (const CommTimeout&) {
-        // The rank that asked has been stopped, so its reason will not come.
-      }
-    }
-  }
+  std::string first = known_failure();
+  const bool late = is_timeout(error);
+  if (first.empty() && names_ranks(error)) first = failure_within(late ? kBetweenQuestions : kUntilNoticed);
+  if (first.empty() && names_ranks(error) && !late && is_asked_) first = failure_within(2 * kUntilNoticed);
+  if (!first.empty()) return first;
   const std::vector<int> silent = late ? silent_ranks() : std::vector<int>();
   if (silent.empty()) return record(error);
   return store_->compare_set(
@@ -219,47 +223,39 @@ std::vector<std::string> FormationWatch::keys_of_others(std::string (*key)(int r
 }
 
 std::string FormationWatch::record(const Error& error) {
-  const bool late = dynamic_cast<const CommTimeout*>(&error) != nullptr,
-             is_of_ranks = dynamic_cast<const CommError*>(&error) != nullptr;  // a CommError names the ranks itself
-  return store_->compare_set(
-      kFailureKey, "",
-      fmt::format("{}{}{}", late ? kLate : kLost, is_of_ranks ? "" : fmt::format("rank {}: ", rank_), error.what()));
+  return store_->compare_set(kFailureKey, "",
+                             fmt::format("{}{}{}", is_timeout(error) ? kLate : kLost,
+                                         names_ranks(error) ? "" : fmt::format("rank {}: ", rank_), error.what()));
 }
 
-void FormationWatch::confirm_failure(const std::vector<int>& ranks) {
+void FormationWatch::acknowledge_failure(const std::vector<int>& ranks) {
   try {
-    store_->set(heard_key(rank_), "");
-    if (waits_for_others_) store_->wait(keys_of_others(heard_key, ranks), kUntilHeard);
+    store_->set(acknowledged_key(rank_), "");
+    if (waits_for_others_) store_->wait(keys_of_others(acknowledged_key, ranks), kUntilAcknowledged);
   } catch (const CommError&) {
     // The store has ended, or a rank is busy elsewhere and does not wait for this rank.
   }
 }
 
 void FormationWatch::explain(const Error& error) {
-  const bool follows = dynamic_cast<const CommError*>(&error) != nullptr;
   std::string first;
   try {
     first = find_first(error);
-    confirm_failure(all_ranks());
+    acknowledge_failure(all_ranks());
   } catch (const CommError&) {  // the store's holder has ended, which explains any failure of this rank
-    if (first.empty() && follows) throw;
+    if (first.empty() && names_ranks(error)) throw;
   } catch (const Error&) {
     return;
   }
   const bool is_own = first.find(error.what()) != std::string::npos;
-  if (follows && !first.empty() && !is_own) raise_outcome(first);
+  if (names_ranks(error) && !first.empty() && !is_own) raise_outcome(first);
 }
 
 void FormationWatch::pass_on(const Error& error) {
-  std::string first;
-  {
-    const std::lock_guard lock(mutex_);
-    first = failure_;
-  }
-  if (!first.empty() && dynamic_cast<const CommError*>(&error)) raise_outcome(first);
+  if (const std::string first = known_failure(); !first.empty() && names_ranks(error)) raise_outcome(first);
   try {
     record(error);
-    confirm_failure(all_ranks());
+    acknowledge_failure(all_ranks());
   } catch (const Error&) {
     // The store has ended: no rank waits for its keys.
   }

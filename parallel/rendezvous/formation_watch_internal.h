@@ -62,7 +62,7 @@ class FormationWatch {
   void pass_on(const Error& error);
   // Confirms that this rank has received the reason. If this rank waits for others, returns after a limited time, or
   // when all of `ranks` have confirmed it.
-  void confirm_failure(const std::vector<int>& ranks);
+  void acknowledge_failure(const std::vector<int>& ranks);
   // Call when the group is complete: cancels the last-will entry.
   void finish();
   std::vector<int> all_ranks() const;
@@ -70,6 +70,8 @@ class FormationWatch {
   bool is_finished() const { return finished_.load(std::memory_order_acquire); }
 
  private:
+  std::string known_failure();
+  std::string failure_within(std::chrono::milliseconds limit);
   std::string find_first(const Error& error);
   std::vector<int> silent_ranks();
   std::string will_of(int rank, const std::string& process) const;

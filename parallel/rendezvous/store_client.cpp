@@ -54,7 +54,7 @@ ConnectResult say_hello(std::unique_ptr<Stream> stream, const JobId& job, Deadli
     const auto status = static_cast<StoreStatus>(reply.code);
     out.outcome = transfer == Transmission::kClosed       ? ConnectOutcome::kClosed
                   : transfer == Transmission::kWouldBlock ? ConnectOutcome::kSilent
-                  : status == StoreStatus::kWelcome       ? ConnectOutcome::kConnected
+                  : status == StoreStatus::kAccepted      ? ConnectOutcome::kConnected
                   : status == StoreStatus::kOtherVersion  ? ConnectOutcome::kOtherVersion
                   : status == StoreStatus::kExhausted     ? ConnectOutcome::kExhausted
                                                           : ConnectOutcome::kOtherJob;

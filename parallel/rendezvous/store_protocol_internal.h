@@ -28,7 +28,7 @@ namespace lockstep::parallel {
 
 enum class StoreStatus : std::uint8_t {
   kDone = 1,      // with the result, if there is one
-  kWelcome,       // reply to a hello; with the server's id
+  kAccepted,      // reply to a hello; with the server's id
   kOtherVersion,  // reply to a hello; with the server's version
   kOtherJob,      // reply to a hello
   kExhausted,     // reply to a hello; with the resource that the server's process has run out of

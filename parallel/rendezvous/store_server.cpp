@@ -306,7 +306,7 @@ void StoreServer::Loop::take_hello(Connection& peer, std::string_view content) {
   peer.ending = !peer.is_known;
   if (!is_version) return answer(peer, StoreStatus::kOtherVersion, {std::to_string(StoreHello::kVersion)});
   if (!peer.is_known) return answer(peer, StoreStatus::kOtherJob);
-  answer(peer, StoreStatus::kWelcome, {id_});
+  answer(peer, StoreStatus::kAccepted, {id_});
 }
 
 void StoreServer::Loop::take_frame(Connection& peer, std::string_view content) {

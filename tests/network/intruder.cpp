@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "lockstep/parallel/rendezvous/limits_internal.h"
-#include "lockstep/parallel/rendezvous/place_internal.h"
+#include "lockstep/parallel/rendezvous/membership_internal.h"
 #include "lockstep/parallel/rendezvous/store.h"
 #include "lockstep/parallel/rendezvous/store_client_internal.h"
 
@@ -186,7 +186,7 @@ class Intruder {
 };
 
 void attack(const std::string& host, int port, int connections, const std::string& server, unsigned seed) {
-  const par::TcpStoreOptions options{.job = par::place_from_environment({}).job_text, .timeout = seconds(30)};
+  const par::TcpStoreOptions options{.job = par::membership_from_environment({}).store.job, .timeout = seconds(30)};
   par::TcpStoreOptions hasty = options;
   hasty.timeout = kSoonerThanOthers;
   par::TcpStore client(host, port, options);

@@ -344,7 +344,7 @@ TEST_CASE("over a file, ranks of two hosts have an address on the network if the
 TEST_CASE("an address that another program squats is an error before the time-out") {
   const std::string port = fresh_port();
   set_torchrun(port, 0, 2);
-  const std::string name = par::place_from_environment({}).socket;
+  const std::string name = par::membership_from_environment({}).local.socket;
   ls::Descriptor squatter(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -405,8 +405,7 @@ TEST_CASE("another program at the address is no store") {
   const std::string port = fresh_port();
   const auto results = run_processes(1, [&](int) {
     set_torchrun(port, 1, 2);
-    const par::Place place = par::place_from_environment({});
-    const ls::Descriptor listener = par::listen_abstract(place.socket);
+    const ls::Descriptor listener = par::listen_abstract(par::membership_from_environment({}).local.socket);
     REQUIRE(listener);
     check_processes(1, [](int) {
       CHECK(error_of<ls::CommTimeout>([] { join(milliseconds(200)); }).find("does not reply") != std::string::npos);

@@ -15,10 +15,10 @@ namespace {
 
 using Variables = std::vector<std::pair<const char*, std::string>>;
 
-par::Place place(const Variables& variables, const par::RendezvousOptions& options = {}) {
+par::Membership place(const Variables& variables, const par::RendezvousOptions& options = {}) {
   clear_environment();
   for (const auto& [name, value] : variables) set_variable(name, value);
-  return par::place_from_environment(options);
+  return par::membership_from_environment(options);
 }
 
 template <class E>
@@ -102,7 +102,7 @@ TEST_CASE("where ranks are on several hosts, rank 0's address comes from MASTER_
   using E = ls::InvalidArgument;
   Variables four = {{"RANK", "0"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "node7"}, {"MASTER_PORT", "29500"}};
   for (int i = 0; i < 2; ++i) {
-    const par::Place several = place(four);
+    const par::Membership several = place(four);
     CHECK_FALSE(several.is_one_host);
     CHECK(several.host == "node7");
     CHECK(several.port == 29500);
@@ -128,7 +128,7 @@ TEST_CASE("where ranks are on several hosts, rank 0's address comes from MASTER_
   Variables slurm = {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}, {"SLURM_NNODES", "2"}, {"SLURM_JOB_ID", "8"}};
   check_error<E>(slurm, {"srun started ranks on several hosts"});
   slurm.push_back({"SLURM_STEP_NODELIST", "gpu[07-08]"});
-  const par::Place step = place(slurm);
+  const par::Membership step = place(slurm);
   CHECK(step.host == "gpu07");
   CHECK(step.port >= 20000);
   CHECK(step.port < 60000);
@@ -153,10 +153,10 @@ TEST_CASE("what identifies a job of several hosts") {
   const auto with = [&](const char* name, const std::string& value, const std::string& group = "") {
     Variables out = base;
     out.push_back({name, value});
-    const par::Place given = place(out, {.group_name = group});
-    return given.job_text + " store " + given.store_name;
+    const par::Membership given = place(out, {.group_name = group});
+    return given.store.job + " store " + given.store.name;
   };
-  const std::string first = place(base).job_text + " store ";
+  const std::string first = place(base).store.job + " store ";
   CHECK(with("RANK", "3") == first);
   CHECK(with("TORCHELASTIC_RESTART_COUNT", "0") == first);
   CHECK(with("TORCHELASTIC_RESTART_COUNT", "1") != first);
@@ -200,18 +200,18 @@ TEST_CASE("the address follows from user, port, host and group, the job from tok
     out.push_back({name, value});
     return place(out, {.group_name = group});
   };
-  const par::Place first = place(base);
-  CHECK(first.socket.size() < 100);
-  CHECK(with("RANK", "1").socket == first.socket);
-  CHECK(with("MASTER_ADDR", "localhost").socket == first.socket);
-  CHECK(with("MASTER_PORT", "6").socket != first.socket);
-  CHECK(with("RANK", "0", "other").socket != first.socket);
-  CHECK(with("LOCKSTEP_JOB_TOKEN", "secret").socket == first.socket);
-  CHECK_FALSE(with("LOCKSTEP_JOB_TOKEN", "secret").job == first.job);
-  CHECK_FALSE(with("LOCKSTEP_JOB_TOKEN", "secret").job == with("LOCKSTEP_JOB_TOKEN", "other").job);
-  CHECK_FALSE(with("TORCHELASTIC_RUN_ID", "a").job == first.job);
-  CHECK_FALSE(with("TORCHELASTIC_RESTART_COUNT", "1").job == first.job);
-  CHECK(with("TORCHELASTIC_RESTART_COUNT", "0").job == first.job);
+  const par::Membership first = place(base);
+  CHECK(first.local.socket.size() < 100);
+  CHECK(with("RANK", "1").local.socket == first.local.socket);
+  CHECK(with("MASTER_ADDR", "localhost").local.socket == first.local.socket);
+  CHECK(with("MASTER_PORT", "6").local.socket != first.local.socket);
+  CHECK(with("RANK", "0", "other").local.socket != first.local.socket);
+  CHECK(with("LOCKSTEP_JOB_TOKEN", "secret").local.socket == first.local.socket);
+  CHECK_FALSE(with("LOCKSTEP_JOB_TOKEN", "secret").local.job == first.local.job);
+  CHECK_FALSE(with("LOCKSTEP_JOB_TOKEN", "secret").local.job == with("LOCKSTEP_JOB_TOKEN", "other").local.job);
+  CHECK_FALSE(with("TORCHELASTIC_RUN_ID", "a").local.job == first.local.job);
+  CHECK_FALSE(with("TORCHELASTIC_RESTART_COUNT", "1").local.job == first.local.job);
+  CHECK(with("TORCHELASTIC_RESTART_COUNT", "0").local.job == first.local.job);
   // RANK goes before what an mpirun or srun around it says.
   CHECK(with("OMPI_COMM_WORLD_RANK", "1").rank == 0);
   CHECK(with("SLURM_PROCID", "1").rank == 0);

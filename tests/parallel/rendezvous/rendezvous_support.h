@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "lockstep/parallel/rendezvous/place_internal.h"
+#include "lockstep/parallel/rendezvous/membership_internal.h"
 #include "lockstep/parallel/rendezvous/store_client_internal.h"
 #include "tests/support/ports.h"
 #include "tests/support/testing.h"
@@ -80,8 +80,7 @@ inline void set_srun(const std::string& job, int rank, int size) {
 inline void wait_until_entered(const std::string& port, int rank, int size) {
   namespace par = lockstep::parallel;
   set_torchrun(port, rank, size);
-  const par::Place place = par::place_from_environment({});
-  const par::UnixStoreOptions options{.socket = place.socket, .address = place.address, .job = place.job};
+  const par::UnixStoreOptions options = par::membership_from_environment({}).local;
   for (;;) {
     par::ConnectResult result = par::connect_unix(options, par::Deadline(std::chrono::seconds(10)));
     if (result.outcome != par::ConnectOutcome::kConnected) {

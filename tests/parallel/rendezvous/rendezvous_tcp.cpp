@@ -250,7 +250,7 @@ TEST_CASE("a rank that dies while the others meet is named") {
   const auto results = run_processes(3, [&](int rank) {
     set_two_hosts(port, rank, 3);
     if (rank == 2) {
-      par::TcpStore store("127.0.0.1", std::stoi(port), {.job = par::place_from_environment({}).job_text});
+      par::TcpStore store("127.0.0.1", std::stoi(port), {.job = par::membership_from_environment({}).store.job});
       store.wait({"rendezvous/rank/0", "rendezvous/rank/1"});  // both wait for this one
       return;
     }

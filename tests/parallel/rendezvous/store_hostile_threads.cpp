@@ -61,7 +61,7 @@ class Stranger {
   void half_close() { REQUIRE(shutdown(socket_.get(), SHUT_WR) == 0); }
   void introduce(const par::UnixStoreOptions& options) {
     REQUIRE(say(par::frame(par::StoreHello{.job = options.job})));
-    REQUIRE(answer().code == static_cast<int>(par::StoreStatus::kWelcome));
+    REQUIRE(answer().code == static_cast<int>(par::StoreStatus::kAccepted));
   }
 
  private:

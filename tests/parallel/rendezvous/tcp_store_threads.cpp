@@ -89,8 +89,8 @@ TEST_CASE("a name without an address is looked up until the time-out, by server 
     par::TcpStoreOptions options = tcp_options(is_server);
     options.timeout = milliseconds(20);
     const std::string text = error_of<ls::CommTimeout>([&] { par::TcpStore("no-such-host.invalid", 1, options); });
-    CHECK_MESSAGE(text.find("TcpStore: no-such-host.invalid:1: not resolved within 20 ms: ") == 0, text);
-    CHECK_MESSAGE(text.find("the host \"no-such-host.invalid\" has no address: ") != std::string::npos, text);
+    CHECK_MESSAGE(text.find("TcpStore: the host \"no-such-host.invalid\" has no address: ") == 0, text);
+    CHECK_MESSAGE(text.find("(after 20 ms)") != std::string::npos, text);
   }
 }
 
@@ -99,9 +99,11 @@ TEST_CASE("where nobody listens a client gives up at its deadline and names ever
   par::TcpStoreOptions options = tcp_options(false);
   options.timeout = milliseconds(20);
   const std::string address = "127.0.0.1:" + std::to_string(port);
-  CHECK_THROWS_WITH_AS(par::TcpStore("127.0.0.1", port, options),
-                       doctest::Contains(("no store within 20 ms: no process listens there (" + address).c_str()),
-                       ls::CommTimeout);
+  CHECK_THROWS_WITH_AS(
+      par::TcpStore("127.0.0.1", port, options),
+      doctest::Contains(
+          ("TcpStore: no rank 0 of this job at " + address + ": no process listens there (" + address).c_str()),
+      ls::CommTimeout);
 }
 
 TEST_CASE("without a token the error names both ways out") {
