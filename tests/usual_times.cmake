@@ -26,7 +26,7 @@ set(LOCKSTEP_USUAL_SECONDS
   parallel.mpi_ranks 27
   parallel.random_models 30
   parallel.random_models_threads 30
-  parallel.rendezvous 19
+  parallel.rendezvous 27
   project.adding 230
   project.apt_closure 13
   project.backends 22

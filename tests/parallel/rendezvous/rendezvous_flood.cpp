@@ -28,8 +28,6 @@ using std::chrono::seconds;
 
 namespace {
 
-constexpr const char* kJobToken = "0123456789abcdef0123456789abcdef";
-
 // The ClientHello of a process with another token, but with the identity of this job.
 std::string other_client_hello(int port, const std::string& job) {
   const par::TcpCredentials other =
@@ -108,11 +106,7 @@ TEST_CASE("jobs start while others flood rank 0's port") {
     const Flood flood(LOCKSTEP_SLOWDOWN > 1 ? 1 : 2, std::stoi(port),  // an instrumented server accepts fewer
                       other_client_hello(std::stoi(port), "run run " + port + " restart 0 job none"));
     const auto results = run_processes(3, [&](int rank) {
-      ls::on_warning([](const std::string&) {});
-      set_torchrun(port, rank, 3);
-      set_variable("MASTER_ADDR", "127.0.0.1");
-      set_variable("LOCAL_WORLD_SIZE", "1");
-      set_variable("LOCKSTEP_JOB_TOKEN", kJobToken);
+      set_two_hosts(port, rank, 3);
       par::Rendezvous here = par::rendezvous({.backend = "gloo", .timeout = seconds(60)});
       here.store->set("left " + std::to_string(rank), "");
       if (rank == 0) here.store->wait({"left 1", "left 2"});
