@@ -2,12 +2,13 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <deque>
 #include <random>
 #include <vector>
 
 #include "lockstep/base/warning.h"
 #include "lockstep/parallel/rendezvous/store_protocol_internal.h"
-#include "tests/parallel/rendezvous/tcp_store_peers.h"
+#include "tests/parallel/rendezvous/store_peers.h"
 
 namespace ls = lockstep;
 using par::ConnectOutcome;
@@ -343,10 +344,10 @@ TEST_CASE("a client with the token that claims too much, or writes nonsense, is 
 
 TEST_CASE("two hundred silent connections and a slow one keep nobody out, and are closed in time") {
   Honest honest;
-  std::vector<std::unique_ptr<RawPeer>> silent;
-  for (int i = 0; i < 200; ++i) silent.push_back(std::make_unique<RawPeer>(honest.port));
+  std::deque<RawPeer> silent;
+  for (int i = 0; i < 200; ++i) silent.emplace_back(honest.port);
   honest.check();
-  for (std::size_t i = 0; i < 200 - par::kMaxUnauthenticated; ++i) CHECK(silent[i]->is_closed());
+  for (std::size_t i = 0; i < 200 - par::kMaxUnauthenticated; ++i) CHECK(silent[i].is_closed());
 
   // A byte now and then does not win time.
   RawPeer slow(honest.port);
@@ -356,7 +357,7 @@ TEST_CASE("two hundred silent connections and a slow one keep nobody out, and ar
     CHECK(honest.client->get("k") == "v");
   }
   CHECK(slow.is_closed());
-  for (const auto& peer : silent) CHECK(peer->is_closed());
+  for (RawPeer& peer : silent) CHECK(peer.is_closed());
   honest.check();
 }
 
@@ -364,12 +365,11 @@ TEST_CASE("a peer that has shown the token in its ClientHello keeps its place wh
   Honest honest;
   Relayed client(honest.port, credentials_for(honest.port));
   REQUIRE(client.send(""));  // the handshake alone; the hello is to come
-  std::vector<std::unique_ptr<RawPeer>> silent;
-  for (std::size_t i = 0; i < 3 * par::kMaxUnauthenticated; ++i)
-    silent.push_back(std::make_unique<RawPeer>(honest.port));
+  std::deque<RawPeer> silent;
+  for (std::size_t i = 0; i < 3 * par::kMaxUnauthenticated; ++i) silent.emplace_back(honest.port);
   honest.check();
   CHECK(client.say_hello());
-  for (std::size_t i = 0; i < par::kMaxUnauthenticated; ++i) CHECK(silent[i]->is_closed());
+  for (std::size_t i = 0; i < par::kMaxUnauthenticated; ++i) CHECK(silent[i].is_closed());
 }
 
 TEST_CASE("rejected connections make one warning, which has no secrets, and a handler that throws does no harm") {

@@ -1,4 +1,4 @@
-// Peers of a TCP store that do what they like: with and without the token, and with a hand in the bytes of others.
+// Peers of a store that do what they like: with and without the token, and with a hand in the bytes of others.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -25,10 +25,11 @@ inline par::ConnectOutcome outcome_at(int port, const par::TcpCredentials& crede
       .outcome;
 }
 
-// One that sends any bytes, and reads what comes back.
+// One that sends any bytes, and reads what comes back: over TCP, or from a Unix socket.
 class RawPeer {
  public:
   explicit RawPeer(int port, const char* host = "127.0.0.1") : stream_(connect(port, host)) {}
+  explicit RawPeer(const std::string& socket) : stream_(par::connect_abstract(socket)) { REQUIRE(stream_.socket()); }
 
   // A server that has closed loses the rest.
   void say(const std::string& bytes) {
@@ -46,6 +47,19 @@ class RawPeer {
     return bytes;
   }
   std::string hear_all() { return hear(1 << 20); }
+  par::StoreMessage answer() {
+    std::string bytes = hear(par::kFrameHeader);
+    while (!par::first_frame(bytes, 1 << 20)) {
+      const std::string next = hear(1);
+      REQUIRE(!next.empty());
+      bytes += next;
+    }
+    return par::read_message(bytes.substr(par::kFrameHeader));
+  }
+  void introduce(const par::JobId& job) {
+    say(par::frame(par::StoreHello{.job = job}));
+    REQUIRE(answer().code == static_cast<int>(par::StoreStatus::kAccepted));
+  }
   bool is_closed() { return hear(1).empty(); }
   void finish() { ::shutdown(stream_.socket().get(), SHUT_WR); }
   const ls::Descriptor& socket() const { return stream_.socket(); }
