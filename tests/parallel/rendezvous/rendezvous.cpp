@@ -137,29 +137,6 @@ TEST_CASE("a rank that was started twice is named with both processes, to all ra
   }
 }
 
-TEST_CASE("a late second rank is refused, and the job goes on") {
-  const std::string port = fresh_port();
-  const Mailbox together, refused;
-  check_processes(4, [&](int process) {
-    set_torchrun(port, process % 2, 2);
-    if (process >= 2) {
-      together.receive();
-      const std::string error = error_of<ls::Error>([] { join(); });
-      refused.send(process);
-      CHECK_MESSAGE(contains(error, "was started twice: as process "), error);
-      return;
-    }
-    par::Rendezvous here = join();
-    if (process == 0) {
-      for (const int late : {2, 3}) together.send(late);
-      for (int i = 0; i < 2; ++i) refused.receive();
-      here.store->set("refused", "");
-    }
-    here.store->get("refused");
-    check_together(here);
-  });
-}
-
 TEST_CASE("ranks that never arrive are listed, to all who wait") {
   for (const Way& way : {kUnix, kTcp, kFile}) {
     CAPTURE(way.name);
@@ -200,41 +177,49 @@ TEST_CASE("a rank that dies while it waits for the others ends the rendezvous at
   }
 }
 
-TEST_CASE("another job on the same address is named, and not disturbed") {
+TEST_CASE("who comes late as another rank, job or world is refused with the reason, and the job is not disturbed") {
   const std::string port = fresh_port();
+  const std::string twice = "was started twice: as process ", other = "another job uses this address: process ";
+  struct Late {
+    int rank, size;
+    const char *token, *restart;
+    std::vector<std::string> expected;
+  };
+  const std::vector<Late> all = {
+      {0, 2, "secret one", "0", {twice}},
+      {1, 2, "secret one", "0", {twice}},
+      {0, 2, "secret two", "0", {other}},
+      {1, 2, "secret two", "0", {other}},
+      {0, 2, "secret one", "1", {other}},
+      {2,
+       5,
+       "secret one",
+       "0",
+       {"ranks disagree about the number of ranks: rank ", ") has 2, rank 2 (process ",
+        ") has 5\nGive all ranks the same WORLD_SIZE"}},
+  };
   const Mailbox together, refused;
-  check_processes(6, [&](int process) {
-    set_torchrun(port, process % 2, 2);
-    set_variable("LOCKSTEP_JOB_TOKEN", "one");
+  check_processes(2 + static_cast<int>(all.size()), [&](int process) {
+    set_torchrun(port, process, 2);
+    set_variable("LOCKSTEP_JOB_TOKEN", "secret one");
     if (process >= 2) {
-      together.receive();
-      std::string expected = "another job uses this address: process ";
-      if (process <= 3) set_variable("LOCKSTEP_JOB_TOKEN", "two");
-      if (process == 4) set_variable("TORCHELASTIC_RESTART_COUNT", "1");
-      if (process == 5) {
-        set_torchrun(port, 2, 5);
-        set_variable("LOCKSTEP_JOB_TOKEN", "one");
-        expected = ") has 5\nGive all ranks the same WORLD_SIZE";
-      }
+      const Late& late = all[static_cast<std::size_t>(together.receive())];
+      set_torchrun(port, late.rank, late.size);
+      set_variable("LOCKSTEP_JOB_TOKEN", late.token);
+      set_variable("TORCHELASTIC_RESTART_COUNT", late.restart);
       const std::string error = error_of<ls::Error>([] { join(); });
       refused.send(process);
-      CHECK_MESSAGE(contains(error, expected), error);
-      if (process <= 4) CHECK_MESSAGE(!contains(error, "one"), error);
-      if (process == 5) {
-        CHECK_MESSAGE(contains(error, "ranks disagree about the number of ranks: rank "), error);
-        CHECK_MESSAGE(contains(error, ") has 2, rank 2 (process "), error);
-      }
+      for (const std::string& part : late.expected) CHECK_MESSAGE(contains(error, part), error);
+      CHECK_FALSE(contains(error, "secret"));
       return;
     }
     par::Rendezvous here = join();
-    if (process == 0) {
-      for (int i = 2; i < 6; ++i) {  // one after another
-        together.send(i);
-        refused.receive();
-      }
-      here.store->set("done", "");
+    for (std::size_t i = 0; process == 0 && i < all.size(); ++i) {  // one after another
+      together.send(static_cast<std::int64_t>(i));
+      refused.receive();
     }
-    here.store->get("done");
+    here.store->set("done by " + std::to_string(process), "");
+    here.store->get("done by 0");
     check_together(here);
   });
 }
