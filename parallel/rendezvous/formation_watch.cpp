@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <condition_variable>
-#include <numeric>
 #include <utility>
 
 #include "lockstep/base/byte_reader_internal.h"
@@ -38,9 +37,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr const char *kFailureKey = "failure", *kQuestionKey = "question";
+constexpr const char *kFailureKey = "failure", *kProbeKey = "probe";
 constexpr milliseconds kWaitSlice{100};           // wait for a key between two checks for a failure or of the processes
-constexpr milliseconds kBetweenQuestions{25};     // least time between two requests
+constexpr milliseconds kBetweenRequests{25};      // least time between two requests
 constexpr milliseconds kUntilNoticed{1000};       // for the store to notice the end of a process after a rank has
 constexpr milliseconds kUntilAcknowledged{1000};  // for the ranks to receive the reason before the store ends
 
@@ -48,11 +47,13 @@ bool is_timeout(const Error& error) { return dynamic_cast<const CommTimeout*>(&e
 // Whether the error is of the communication: its text names the ranks, and another rank may be the cause.
 bool names_ranks(const Error& error) { return dynamic_cast<const CommError*>(&error) != nullptr; }
 
-std::string here_key(int rank) { return fmt::format("here/{}", rank); }
+std::string reply_key(int rank) { return fmt::format("reply/{}", rank); }
 std::string acknowledged_key(int rank) { return fmt::format("acknowledged/{}", rank); }
 std::string process_key(int rank) { return fmt::format("process/{}", rank); }
 // The keys that the end of a rank sets.
-std::vector<std::string> will_keys(int rank) { return {FormationWatch::kOutcome, kFailureKey, acknowledged_key(rank)}; }
+std::vector<std::string> last_will_keys(int rank) {
+  return {FormationWatch::kOutcome, kFailureKey, acknowledged_key(rank)};
+}
 
 // Sends a waiting request in slices, with a call of `between` after each slice.
 template <class Between>
@@ -97,15 +98,15 @@ class WatchedStore final : public Store {
 FormationWatch::FormationWatch(std::shared_ptr<Store> store, std::string where, int rank, int size,
                                bool waits_for_others)
     : store_(std::move(store)), where_(std::move(where)), rank_(rank), size_(size), waits_for_others_(waits_for_others),
-      processes_(static_cast<std::size_t>(size)), looked_(std::chrono::steady_clock::now()) {}
+      processes_(static_cast<std::size_t>(size)), checked_(std::chrono::steady_clock::now()) {}
 
-std::string FormationWatch::will_of(int rank, const std::string& process) const {
+std::string FormationWatch::last_will_of(int rank, const std::string& process) const {
   return fmt::format("{}{}: rank {} (process {}) ended before the group was made", kLost, where_, rank, process);
 }
 
 void FormationWatch::begin() {
-  will_ = store_->leave_last_will(will_keys(rank_), will_of(rank_, std::to_string(::getpid())));
-  if (will_) return;
+  last_will_ = store_->leave_last_will(last_will_keys(rank_), last_will_of(rank_, std::to_string(::getpid())));
+  if (last_will_) return;
   store_->set(process_key(rank_), process_identity(::getpid()));
   records_processes_ = true;
 }
@@ -129,8 +130,8 @@ void FormationWatch::check_processes() {
     std::string& process = processes_[static_cast<std::size_t>(rank)];
     if (process.empty() && store_->check({process_key(rank)})) process = store_->get(process_key(rank), kAttempt);
     if (!has_ended(process) || !store_->check({process_key(rank)})) continue;
-    for (const std::string& key : will_keys(rank))
-      store_->compare_set(key, "", will_of(rank, process.substr(0, process.find(' '))));
+    for (const std::string& key : last_will_keys(rank))
+      store_->compare_set(key, "", last_will_of(rank, process.substr(0, process.find(' '))));
   }
 }
 
@@ -141,18 +142,18 @@ std::shared_ptr<Store> FormationWatch::watched(std::shared_ptr<FormationWatch> w
 std::string FormationWatch::failure() {
   const std::lock_guard lock(mutex_);
   const auto now = std::chrono::steady_clock::now();
-  if (!failure_.empty() || is_finished() || now - looked_ < kBetweenQuestions) return failure_;
+  if (!failure_.empty() || is_finished() || now - checked_ < kBetweenRequests) return failure_;
   try {
     if (records_processes_) check_processes();
     if (store_->check({kFailureKey})) failure_ = store_->get(kFailureKey);
-    if (failure_.empty() && !is_asked_ && store_->check({kQuestionKey})) {
-      store_->set(here_key(rank_), "1");
-      is_asked_ = true;
+    if (failure_.empty() && !has_replied_ && store_->check({kProbeKey})) {
+      store_->set(reply_key(rank_), "1");
+      has_replied_ = true;
     }
   } catch (const CommTimeout& error) {  // the rank that holds the store is stopped
     failure_ = kLate + std::string(error.what());
   }
-  looked_ = std::chrono::steady_clock::now();
+  checked_ = std::chrono::steady_clock::now();
   return failure_;
 }
 
@@ -179,8 +180,8 @@ std::string FormationWatch::failure_within(milliseconds limit) {
 std::string FormationWatch::find_first(const Error& error) {
   std::string first = known_failure();
   const bool late = is_timeout(error);
-  if (first.empty() && names_ranks(error)) first = failure_within(late ? kBetweenQuestions : kUntilNoticed);
-  if (first.empty() && names_ranks(error) && !late && is_asked_) first = failure_within(2 * kUntilNoticed);
+  if (first.empty() && names_ranks(error)) first = failure_within(late ? kBetweenRequests : kUntilNoticed);
+  if (first.empty() && names_ranks(error) && !late && has_replied_) first = failure_within(2 * kUntilNoticed);
   if (!first.empty()) return first;
   const std::vector<int> silent = late ? silent_ranks() : std::vector<int>();
   if (silent.empty()) return record(error);
@@ -193,24 +194,30 @@ std::string FormationWatch::find_first(const Error& error) {
 // Called when this rank times out: asks all ranks for a reply and returns those that do not reply. Ranks that wait or
 // have timed out themselves do reply.
 std::vector<int> FormationWatch::silent_ranks() {
-  store_->set(here_key(rank_), "1");
-  store_->set(kQuestionKey, "1");
+  store_->set(reply_key(rank_), "1");
+  store_->set(kProbeKey, "1");
   try {
-    store_->wait(keys_of_others(here_key, all_ranks()), kUntilNoticed);
+    store_->wait(keys_of_others(reply_key, all_ranks()), kUntilNoticed);
     return {};
   } catch (const CommTimeout&) {
-    std::vector<int> silent;
-    for (int rank = 0; rank < size_; ++rank) {
-      if (!store_->check({here_key(rank)})) silent.push_back(rank);
-    }
-    return silent;
+    return all_but(ranks_with(reply_key, size_));
   }
 }
 
-std::vector<int> FormationWatch::all_ranks() const {
-  std::vector<int> all(static_cast<std::size_t>(size_));
-  std::iota(all.begin(), all.end(), 0);
-  return all;
+std::vector<int> FormationWatch::all_but(const std::vector<int>& ranks) const {
+  std::vector<int> others;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (std::ranges::find(ranks, rank) == ranks.end()) others.push_back(rank);
+  }
+  return others;
+}
+
+std::vector<int> FormationWatch::ranks_with(std::string (*key)(int rank), int size) const {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < size; ++rank) {
+    if (store_->check({key(rank)})) ranks.push_back(rank);
+  }
+  return ranks;
 }
 
 std::vector<std::string> FormationWatch::keys_of_others(std::string (*key)(int rank),
@@ -263,8 +270,8 @@ void FormationWatch::pass_on(const Error& error) {
 
 void FormationWatch::finish() {
   finished_.store(true, std::memory_order_release);
-  if (will_) will_->cancel();
-  will_ = nullptr;
+  if (last_will_) last_will_->cancel();
+  last_will_ = nullptr;
   try {
     if (records_processes_) store_->delete_key(process_key(rank_));
   } catch (const Error&) {
@@ -278,7 +285,7 @@ std::jthread formation_alarm(FormationWatch* watch, Callback<void()> on_failure)
     std::mutex mutex;
     std::condition_variable_any stopped;
     for (std::unique_lock lock(mutex);;) {
-      stopped.wait_for(lock, stop, 2 * kBetweenQuestions, [] { return false; });
+      stopped.wait_for(lock, stop, 2 * kBetweenRequests, [] { return false; });
       if (stop.stop_requested()) return;
       try {
         if (watch->failure().empty()) continue;

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <iterator>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -63,7 +62,6 @@ class Registration {
  private:
   std::string compare_terms(bool enters);
   std::string value_of(const std::string& key) { return store_->check({key}) ? store_->get(key) : ""; }
-  std::vector<int> ranks_with(std::string (*key)(int rank), int size);
   std::string record_timeout();
   std::string describe_missing();
   std::string describe_twice(const std::string& holder) const;
@@ -115,7 +113,7 @@ void Registration::enter() {
   }
   if (agrees) error_ = describe_twice(holder);
   store_->compare_set(FormationWatch::kOutcome, "", kLost + error_);
-  if (!agrees) watch_->acknowledge_failure(ranks_with(rank_key, most_ranks_));
+  if (!agrees) watch_->acknowledge_failure(watch_->ranks_with(rank_key, most_ranks_));
   throw CommError(error_);
 }
 
@@ -161,7 +159,8 @@ void Registration::wait_for_all(milliseconds timeout) {
   if (!has_failed(outcome)) return;
   try {
     if (watch_->waits_for_others())
-      watch_->acknowledge_failure(outcome[0] == kLate ? ranks_with(rank_key, most_ranks_) : watch_->all_ranks());
+      watch_->acknowledge_failure(outcome[0] == kLate ? watch_->ranks_with(rank_key, most_ranks_)
+                                                      : watch_->all_ranks());
   } catch (const CommError&) {
     // The store does not reply, so no rank can receive the reason.
   }
@@ -178,26 +177,12 @@ std::string Registration::record_timeout() {
   }
 }
 
-// The ranks below `size` whose key exists.
-std::vector<int> Registration::ranks_with(std::string (*key)(int rank), int size) {
-  std::vector<int> ranks;
-  for (int rank = 0; rank < size; ++rank) {
-    if (store_->check({key(rank)})) ranks.push_back(rank);
-  }
-  return ranks;
-}
-
 std::string Registration::describe_missing() {
-  const auto missing_of = [all = watch_->all_ranks()](const std::vector<int>& present) {
-    std::vector<int> missing;
-    std::ranges::set_difference(all, present, std::back_inserter(missing));
-    return missing;
-  };
-  const std::vector<int> here = ranks_with(rank_key, most_ranks_), missing = missing_of(here);
+  const std::vector<int> here = watch_->ranks_with(rank_key, most_ranks_), missing = watch_->all_but(here);
   if (!missing.empty())
     return fmt::format("{}: {} of {} did not arrive within {} ms; {} {} here", where_, list_ranks(missing), size_,
                        options_.timeout.count(), list_ranks(here), here.size() == 1 ? "is" : "are");
-  const std::vector<int> hanging = missing_of(ranks_with(waits_key, size_));
+  const std::vector<int> hanging = watch_->all_but(watch_->ranks_with(waits_key, size_));
   return fmt::format("{}: all ranks have entered, but {} {} in it", where_, list_ranks(hanging),
                      hanging.size() == 1 ? "hangs" : "hang");
 }
