@@ -155,8 +155,8 @@ Attempt TcpEndpoint::join(Deadline deadline) {
     const bool is_nobody = worst_ == ConnectOutcome::kNobody;
     reason_ = describe_tcp(result, is_nobody ? own_.address : reached.to_string(), credentials_);
   }
-  return {.failure = fmt::format("no rank 0 of this job at {}: {}", own_.port_name, reason_),
-          .is_foreign = result.outcome >= ConnectOutcome::kOtherVersion};
+  const std::string where = own_.port_name.empty() ? "" : fmt::format("no rank 0 of this job at {}: ", own_.port_name);
+  return {.failure = where + reason_, .is_foreign = result.outcome >= ConnectOutcome::kOtherVersion};
 }
 
 std::string TcpEndpoint::own_address() {

@@ -22,7 +22,7 @@ struct Membership {
   // On several hosts:
   std::string host = {};       // host of rank 0
   int port = 0;                // port on that host
-  std::string port_name = {};  // for messages: "MASTER_PORT 29500 of node7"
+  std::string port_name = {};  // for messages: "MASTER_PORT 29500 of node7"; empty for a TcpStore
   TcpStoreOptions store = {};  // its job is equal on all ranks, its name differs among the job's stores
 };
 

@@ -131,10 +131,10 @@ TcpStore::TcpStore(const std::string& host, int port, const TcpStoreOptions& opt
   set_timeout(options.timeout);
   port_ = port;
   const std::string asked = fmt::format("{}:{}", host, port);
-  RetryBudget budget("TcpStore", options.timeout, /*is_one_host=*/false);
+  RetryBudget budget("TcpStore: " + asked, options.timeout, /*is_one_host=*/false);
   if (!options.is_server) {
-    const auto endpoint = make_endpoint(
-        {.address = asked, .is_one_host = false, .host = host, .port = port, .port_name = asked, .store = options});
+    const auto endpoint =
+        make_endpoint({.address = asked, .is_one_host = false, .host = host, .port = port, .store = options});
     store_ = budget.retry(
         [&] { return endpoint->join(Deadline(std::min<milliseconds>(budget.time_left(), kHandshakeDeadline))); });
     return;

@@ -211,6 +211,7 @@ TEST_CASE("who comes late as another rank, job or world is refused with the reas
       refused.send(process);
       for (const std::string& part : late.expected) CHECK_MESSAGE(contains(error, part), error);
       CHECK_FALSE(contains(error, "secret"));
+      CHECK_FALSE(contains(error, "(after "));  // it comes before the time-out
       return;
     }
     par::Rendezvous here = join();
