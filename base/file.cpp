@@ -21,17 +21,6 @@
 namespace lockstep {
 namespace {
 
-// strerror's text, without its shared buffer.
-std::string reason(int error) { return std::generic_category().message(error); }
-
-// Repeats a system call that a signal interrupted.
-template <class Call>
-auto uninterrupted(Call call) {
-  auto result = call();
-  while (result == -1 && errno == EINTR) result = call();
-  return result;
-}
-
 const char* kind_of(mode_t mode) {
   return S_ISDIR(mode) ? "a directory" : S_ISFIFO(mode) ? "a pipe" : S_ISSOCK(mode) ? "a socket" : "a device";
 }
@@ -114,8 +103,7 @@ FileSystemCalls FileSystemCalls::real() {
 }
 
 std::string boot_id() {
-  const OwnDescriptor file(
-      uninterrupted([] { return ::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC); }));
+  const Descriptor file(uninterrupted([] { return ::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC); }));
   char text[36];
   const ssize_t count = file.get() < 0 ? -1 : uninterrupted([&] { return ::read(file.get(), text, sizeof(text)); });
   return count == sizeof(text) ? std::string(text, sizeof(text)) : "";
@@ -166,7 +154,7 @@ AtomicFile::~AtomicFile() {
 void AtomicFile::find_target() {
   constexpr int kMostLinks = 40;
   for (int links = 0;; ++links) {
-    const OwnDescriptor file(::open(target_.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+    const Descriptor file(::open(target_.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
     struct stat status, folder;
     if (file.get() < 0 || ::fstat(file.get(), &status) != 0) return;  // a new file, or creating it fails
     if (!S_ISLNK(status.st_mode)) {
@@ -233,7 +221,7 @@ void AtomicFile::remove_abandoned(const std::string& prefix) const {
     if (name == own || !name.starts_with(wanted)) continue;
     if (name.find_first_not_of("0123456789-", wanted.size()) != std::string_view::npos) continue;
     const std::string path = fmt::format("{}/{}", folder, name);
-    const OwnDescriptor file(::open(path.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+    const Descriptor file(::open(path.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
     struct stat status;
     if (file.get() < 0 || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) continue;
     const bool is_ours = status.st_uid == ::geteuid();

@@ -14,23 +14,9 @@
 #include <vector>
 
 #include "lockstep/base/byte_reader_internal.h"
+#include "lockstep/base/descriptor_internal.h"
 
 namespace lockstep {
-
-// Closes a file descriptor at the end; a negative one stands for none.
-class OwnDescriptor {
- public:
-  explicit OwnDescriptor(int descriptor) : descriptor_(descriptor) {}
-  ~OwnDescriptor() {
-    if (descriptor_ >= 0) ::close(descriptor_);
-  }
-  OwnDescriptor(const OwnDescriptor&) = delete;
-  OwnDescriptor& operator=(const OwnDescriptor&) = delete;
-  int get() const { return descriptor_; }
-
- private:
-  int descriptor_;
-};
 
 // An open regular file. Devices, pipes and directories are refused, and opening one never blocks.
 class InputFile final : public ByteSource {
@@ -47,7 +33,7 @@ class InputFile final : public ByteSource {
 
  private:
   std::string path_;
-  OwnDescriptor file_;
+  Descriptor file_;
   std::uint64_t size_ = 0;
 };
 

@@ -26,7 +26,7 @@ set(LOCKSTEP_USUAL_SECONDS
   parallel.mpi_ranks 27
   parallel.random_models 30
   parallel.random_models_threads 30
-  parallel.rendezvous 19
+  parallel.rendezvous 27
   parallel.ucc 31
   parallel.ucc_chaos 15
   parallel.ucc_kills 38

@@ -23,7 +23,7 @@ Shape volume_weight(std::int64_t in, std::int64_t out, const Size3d& kernel, con
   return {out, in / o.groups, kernel.depth, kernel.plane.height, kernel.plane.width};
 }
 
-std::int64_t fan_in(const Shape& weight) { return weight[1] * weight[2] * weight[3] * weight[4]; }
+std::int64_t fan_in_of_volume(const Shape& weight) { return weight[1] * weight[2] * weight[3] * weight[4]; }
 
 // The planes of every window: position [k, i] of the result is k dilation + i stride.
 Tensor planes_of_windows(std::int64_t kernel, std::int64_t windows, const Conv3dOptions& o, Device device) {
@@ -38,8 +38,9 @@ Tensor planes_of_windows(std::int64_t kernel, std::int64_t windows, const Conv3d
 
 Conv3d::Conv3d(std::int64_t in, std::int64_t out, const Size3d& kernel, const Conv3dOptions& options)
     : weight(add_parameter("weight", uniform_by_fan_in(volume_weight(in, out, kernel, options),
-                                                       fan_in(volume_weight(in, out, kernel, options))))),
-      bias(add_parameter("bias", options.bias ? uniform_by_fan_in({out}, fan_in(weight->shape())) : Tensor())),
+                                                       fan_in_of_volume(volume_weight(in, out, kernel, options))))),
+      bias(
+          add_parameter("bias", options.bias ? uniform_by_fan_in({out}, fan_in_of_volume(weight->shape())) : Tensor())),
       options_(options) {}
 
 // The planes of a window along the depth become channels of a plane: (n d', in kernel, h, w).

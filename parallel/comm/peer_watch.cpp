@@ -7,8 +7,8 @@
 
 #include "lockstep/base/byte_reader_internal.h"
 #include "lockstep/base/check_internal.h"
+#include "lockstep/base/process_internal.h"
 #include "lockstep/parallel/comm/backend_internal.h"
-#include "lockstep/parallel/rendezvous/formation_watch_internal.h"
 
 namespace lockstep::parallel {
 namespace {

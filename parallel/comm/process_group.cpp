@@ -21,12 +21,23 @@ namespace {
 struct BuiltIn {
   std::string_view name;
   decltype(make_local)* make;
+  BackendNeeds needs = {};
 };
-constexpr BuiltIn kBuiltIn[] = {{"shm", make_shm}, {"local", make_local}};
+constexpr BuiltIn kBuiltIn[] = {{"shm", make_shm, {.one_host = true}}, {"local", make_local}};
 
 const BuiltIn* find_built_in(std::string_view name) {
   const auto* const found = std::ranges::find(kBuiltIn, name, &BuiltIn::name);
   return found == std::end(kBuiltIn) ? nullptr : found;
+}
+
+// A module that cannot be opened is reported when the backend is made, to all ranks.
+BackendNeeds needs_of(const std::string& backend) {
+  if (const BuiltIn* const built_in = find_built_in(backend)) return built_in->needs;
+  try {
+    return backend_module(backend).needs;
+  } catch (const NotBuilt&) {
+    return {};
+  }
 }
 
 void check_tensor(const char* op, const Tensor& tensor) {
@@ -322,7 +333,8 @@ std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
                                                           .rank = options.rank,
                                                           .store = options.store,
                                                           .group_name = options.group_name,
-                                                          .authenticate = options.authenticate}),
+                                                          .authenticate = options.authenticate,
+                                                          .needs = needs_of}),
                                               options);
   const bool ranks_are_threads = options.backend == "local" || options.backend == "sim";
   if (ranks_are_threads && group->size() > 1) group->rank_state_ = random::become_rank();

@@ -17,29 +17,29 @@ class Deadline {
   using Clock = std::chrono::steady_clock;
   explicit Deadline(std::chrono::milliseconds timeout)
       : end_(Clock::now() + std::min<std::chrono::milliseconds>(timeout, std::chrono::hours(24 * 365))),
-        looked_(Clock::now()) {}
+        checked_(Clock::now()) {}
 
-  bool passed() { return look() >= end_; }
+  bool passed() { return update() >= end_; }
   // Call after waits of at most `at_most` with deadlines of their own: only the time beyond `at_most` can be a stop.
-  void waited(std::chrono::milliseconds at_most) { look(at_most); }
+  void waited(std::chrono::milliseconds at_most) { update(at_most); }
   std::chrono::milliseconds left() {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end_ - look());
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end_ - update());
     return std::max(left, std::chrono::milliseconds(0));
   }
   // How long to wait until the next check. Call it once per wait.
   std::chrono::milliseconds slice() {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end_ - look());
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end_ - update());
     return std::clamp(left, std::chrono::milliseconds(1), kSlice);
   }
 
  private:
-  Clock::time_point look(std::chrono::milliseconds expected = kSlice) {
+  Clock::time_point update(std::chrono::milliseconds expected = kSlice) {
     const Clock::time_point now = Clock::now();
-    if (now - looked_ > expected + std::chrono::seconds(1)) end_ += now - looked_;  // the process was stopped
-    looked_ = now;
+    if (now - checked_ > expected + std::chrono::seconds(1)) end_ += now - checked_;  // the process was stopped
+    checked_ = now;
     return now;
   }
-  Clock::time_point end_, looked_;
+  Clock::time_point end_, checked_;
 };
 
 }  // namespace lockstep::parallel

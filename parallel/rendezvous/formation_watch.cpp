@@ -1,21 +1,15 @@
 #include "lockstep/parallel/rendezvous/formation_watch_internal.h"
 
-#include <poll.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <condition_variable>
-#include <fstream>
-#include <numeric>
-#include <sstream>
 #include <utility>
 
 #include "lockstep/base/byte_reader_internal.h"
 #include "lockstep/base/check_internal.h"
-#include "lockstep/base/file_internal.h"
+#include "lockstep/base/process_internal.h"
 #include "lockstep/parallel/rendezvous/deadline_internal.h"
-#include "lockstep/parallel/rendezvous/socket_internal.h"
 #include "lockstep/parallel/rendezvous/store_protocol_internal.h"
 
 namespace lockstep::parallel {
@@ -39,67 +33,27 @@ std::string list_ranks(const std::vector<int>& ranks) {
   return out;
 }
 
-// --- processes ------------------------------------------------------------------------------------------------------
-
-namespace {
-
-// Field 22 of the process's `stat`, in clock ticks after the boot. Field 2, the program's name, may hold any character.
-std::string start_time(pid_t process) {
-  constexpr int kAfterName = 20;
-  std::ifstream file(fmt::format("/proc/{}/stat", process));
-  std::string text, field;
-  std::getline(file, text, '\0');
-  std::istringstream fields(text.substr(text.rfind(')') + 1));
-  for (int i = 0; i < kAfterName && fields >> field; ++i) {
-  }
-  return fields ? field : "";
-}
-
-}  // namespace
-
-std::string namespace_id(const char* kind) {
-  const std::string boot = boot_id();
-  if (boot.empty()) return "";
-  char name[64] = {};
-  const ssize_t size = ::readlink(fmt::format("/proc/self/ns/{}", kind).c_str(), name, sizeof(name));
-  return size <= 0 ? "" : boot + " " + std::string(name, static_cast<std::size_t>(size));
-}
-
-std::string process_identity(pid_t process) {
-  const std::string start = start_time(process), space = namespace_id("pid");
-  return start.empty() || space.empty() ? "" : fmt::format("{} {} {}", process, start, space);
-}
-
-bool has_ended(const std::string& identity) {
-  pid_t process = 0;
-  std::string start, space;
-  std::istringstream fields(identity);
-  fields >> process >> start;
-  std::getline(fields >> std::ws, space);
-  if (!fields || process <= 0 || process == ::getpid() || space != namespace_id("pid")) return false;
-  const Descriptor file(static_cast<int>(::syscall(SYS_pidfd_open, process, 0)));
-  if (!file && errno == ESRCH) return true;
-  pollfd ended{file.get(), POLLIN, 0};  // without a descriptor it is -1, which poll ignores
-  if (::poll(&ended, 1, 0) > 0) return true;
-  const std::string now = start_time(process);
-  return !now.empty() && now != start;  // the id belongs to a newer process
-}
-
 namespace {
 
 using std::chrono::milliseconds;
 
-constexpr const char *kFailureKey = "failure", *kQuestionKey = "question";
-constexpr milliseconds kWaitSlice{100};        // wait for a key between two checks for a failure or of the processes
-constexpr milliseconds kBetweenQuestions{25};  // least time between two requests
-constexpr milliseconds kUntilNoticed{1000};    // for the store to notice the end of a process after a rank has
-constexpr milliseconds kUntilHeard{1000};      // for the ranks to receive the reason before the store ends
+constexpr const char *kFailureKey = "failure", *kProbeKey = "probe";
+constexpr milliseconds kWaitSlice{100};           // wait for a key between two checks for a failure or of the processes
+constexpr milliseconds kBetweenRequests{25};      // least time between two requests
+constexpr milliseconds kUntilNoticed{1000};       // for the store to notice the end of a process after a rank has
+constexpr milliseconds kUntilAcknowledged{1000};  // for the ranks to receive the reason before the store ends
 
-std::string here_key(int rank) { return fmt::format("here/{}", rank); }
-std::string heard_key(int rank) { return fmt::format("heard/{}", rank); }
+bool is_timeout(const Error& error) { return dynamic_cast<const CommTimeout*>(&error) != nullptr; }
+// Whether the error is of the communication: its text names the ranks, and another rank may be the cause.
+bool names_ranks(const Error& error) { return dynamic_cast<const CommError*>(&error) != nullptr; }
+
+std::string reply_key(int rank) { return fmt::format("reply/{}", rank); }
+std::string acknowledged_key(int rank) { return fmt::format("acknowledged/{}", rank); }
 std::string process_key(int rank) { return fmt::format("process/{}", rank); }
 // The keys that the end of a rank sets.
-std::vector<std::string> will_keys(int rank) { return {FormationWatch::kOutcome, kFailureKey, heard_key(rank)}; }
+std::vector<std::string> last_will_keys(int rank) {
+  return {FormationWatch::kOutcome, kFailureKey, acknowledged_key(rank)};
+}
 
 // Sends a waiting request in slices, with a call of `between` after each slice.
 template <class Between>
@@ -144,15 +98,15 @@ class WatchedStore final : public Store {
 FormationWatch::FormationWatch(std::shared_ptr<Store> store, std::string where, int rank, int size,
                                bool waits_for_others)
     : store_(std::move(store)), where_(std::move(where)), rank_(rank), size_(size), waits_for_others_(waits_for_others),
-      processes_(static_cast<std::size_t>(size)), looked_(std::chrono::steady_clock::now()) {}
+      processes_(static_cast<std::size_t>(size)), checked_(std::chrono::steady_clock::now()) {}
 
-std::string FormationWatch::will_of(int rank, const std::string& process) const {
+std::string FormationWatch::last_will_of(int rank, const std::string& process) const {
   return fmt::format("{}{}: rank {} (process {}) ended before the group was made", kLost, where_, rank, process);
 }
 
 void FormationWatch::begin() {
-  will_ = store_->leave_last_will(will_keys(rank_), will_of(rank_, std::to_string(::getpid())));
-  if (will_) return;
+  last_will_ = store_->leave_last_will(last_will_keys(rank_), last_will_of(rank_, std::to_string(::getpid())));
+  if (last_will_) return;
   store_->set(process_key(rank_), process_identity(::getpid()));
   records_processes_ = true;
 }
@@ -176,8 +130,8 @@ void FormationWatch::check_processes() {
     std::string& process = processes_[static_cast<std::size_t>(rank)];
     if (process.empty() && store_->check({process_key(rank)})) process = store_->get(process_key(rank), kAttempt);
     if (!has_ended(process) || !store_->check({process_key(rank)})) continue;
-    for (const std::string& key : will_keys(rank))
-      store_->compare_set(key, "", will_of(rank, process.substr(0, process.find(' '))));
+    for (const std::string& key : last_will_keys(rank))
+      store_->compare_set(key, "", last_will_of(rank, process.substr(0, process.find(' '))));
   }
 }
 
@@ -188,18 +142,18 @@ std::shared_ptr<Store> FormationWatch::watched(std::shared_ptr<FormationWatch> w
 std::string FormationWatch::failure() {
   const std::lock_guard lock(mutex_);
   const auto now = std::chrono::steady_clock::now();
-  if (!failure_.empty() || is_finished() || now - looked_ < kBetweenQuestions) return failure_;
+  if (!failure_.empty() || is_finished() || now - checked_ < kBetweenRequests) return failure_;
   try {
     if (records_processes_) check_processes();
     if (store_->check({kFailureKey})) failure_ = store_->get(kFailureKey);
-    if (failure_.empty() && !is_asked_ && store_->check({kQuestionKey})) {
-      store_->set(here_key(rank_), "1");
-      is_asked_ = true;
+    if (failure_.empty() && !has_replied_ && store_->check({kProbeKey})) {
+      store_->set(reply_key(rank_), "1");
+      has_replied_ = true;
     }
   } catch (const CommTimeout& error) {  // the rank that holds the store is stopped
     failure_ = kLate + std::string(error.what());
   }
-  looked_ = std::chrono::steady_clock::now();
+  checked_ = std::chrono::steady_clock::now();
   return failure_;
 }
 
@@ -207,28 +161,28 @@ void FormationWatch::check() {
   if (const std::string first = failure(); !first.empty()) raise_outcome(first);
 }
 
-// Connections to this rank may break before the store notices the end of the process that broke them.
+std::string FormationWatch::known_failure() {
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+// The reason that another rank has recorded, or records before the limit; empty if there is none.
+std::string FormationWatch::failure_within(milliseconds limit) {
+  try {
+    return get(kFailureKey, limit);
+  } catch (const CommTimeout&) {
+    return "";
+  }
+}
+
+// Connections to this rank may break before the store notices the end of the process that broke them. A rank that has
+// timed out closes its connections, and records the failure when the others have had time to reply.
 std::string FormationWatch::find_first(const Error& error) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!failure_.empty()) return failure_;
-  }
-  const bool late = dynamic_cast<const CommTimeout*>(&error) != nullptr;
-  if (dynamic_cast<const CommError*>(&error)) {
-    try {
-      return get(kFailureKey, late ? kBetweenQuestions : kUntilNoticed);
-    } catch (const CommTimeout&) {
-      // No other rank has recorded a failure.
-    }
-    // A rank that has timed out closes its connections, and records the failure when the others have had time to reply.
-    if (!late && is_asked_) {
-      try {
-        return get(kFailureKey, 2 * kUntilNoticed);
-      } catch (const CommTimeout&) {
-        // The rank that asked has been stopped, so its reason will not come.
-      }
-    }
-  }
+  std::string first = known_failure();
+  const bool late = is_timeout(error);
+  if (first.empty() && names_ranks(error)) first = failure_within(late ? kBetweenRequests : kUntilNoticed);
+  if (first.empty() && names_ranks(error) && !late && has_replied_) first = failure_within(2 * kUntilNoticed);
+  if (!first.empty()) return first;
   const std::vector<int> silent = late ? silent_ranks() : std::vector<int>();
   if (silent.empty()) return record(error);
   return store_->compare_set(
@@ -240,24 +194,30 @@ std::string FormationWatch::find_first(const Error& error) {
 // Called when this rank times out: asks all ranks for a reply and returns those that do not reply. Ranks that wait or
 // have timed out themselves do reply.
 std::vector<int> FormationWatch::silent_ranks() {
-  store_->set(here_key(rank_), "1");
-  store_->set(kQuestionKey, "1");
+  store_->set(reply_key(rank_), "1");
+  store_->set(kProbeKey, "1");
   try {
-    store_->wait(keys_of_others(here_key, all_ranks()), kUntilNoticed);
+    store_->wait(keys_of_others(reply_key, all_ranks()), kUntilNoticed);
     return {};
   } catch (const CommTimeout&) {
-    std::vector<int> silent;
-    for (int rank = 0; rank < size_; ++rank) {
-      if (!store_->check({here_key(rank)})) silent.push_back(rank);
-    }
-    return silent;
+    return all_but(ranks_with(reply_key, size_));
   }
 }
 
-std::vector<int> FormationWatch::all_ranks() const {
-  std::vector<int> all(static_cast<std::size_t>(size_));
-  std::iota(all.begin(), all.end(), 0);
-  return all;
+std::vector<int> FormationWatch::all_but(const std::vector<int>& ranks) const {
+  std::vector<int> others;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (std::ranges::find(ranks, rank) == ranks.end()) others.push_back(rank);
+  }
+  return others;
+}
+
+std::vector<int> FormationWatch::ranks_with(std::string (*key)(int rank), int size) const {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < size; ++rank) {
+    if (store_->check({key(rank)})) ranks.push_back(rank);
+  }
+  return ranks;
 }
 
 std::vector<std::string> FormationWatch::keys_of_others(std::string (*key)(int rank),
@@ -270,47 +230,39 @@ std::vector<std::string> FormationWatch::keys_of_others(std::string (*key)(int r
 }
 
 std::string FormationWatch::record(const Error& error) {
-  const bool late = dynamic_cast<const CommTimeout*>(&error) != nullptr,
-             is_of_ranks = dynamic_cast<const CommError*>(&error) != nullptr;  // a CommError names the ranks itself
-  return store_->compare_set(
-      kFailureKey, "",
-      fmt::format("{}{}{}", late ? kLate : kLost, is_of_ranks ? "" : fmt::format("rank {}: ", rank_), error.what()));
+  return store_->compare_set(kFailureKey, "",
+                             fmt::format("{}{}{}", is_timeout(error) ? kLate : kLost,
+                                         names_ranks(error) ? "" : fmt::format("rank {}: ", rank_), error.what()));
 }
 
-void FormationWatch::confirm_failure(const std::vector<int>& ranks) {
+void FormationWatch::acknowledge_failure(const std::vector<int>& ranks) {
   try {
-    store_->set(heard_key(rank_), "");
-    if (waits_for_others_) store_->wait(keys_of_others(heard_key, ranks), kUntilHeard);
+    store_->set(acknowledged_key(rank_), "");
+    if (waits_for_others_) store_->wait(keys_of_others(acknowledged_key, ranks), kUntilAcknowledged);
   } catch (const CommError&) {
     // The store has ended, or a rank is busy elsewhere and does not wait for this rank.
   }
 }
 
 void FormationWatch::explain(const Error& error) {
-  const bool follows = dynamic_cast<const CommError*>(&error) != nullptr;
   std::string first;
   try {
     first = find_first(error);
-    confirm_failure(all_ranks());
+    acknowledge_failure(all_ranks());
   } catch (const CommError&) {  // the store's holder has ended, which explains any failure of this rank
-    if (first.empty() && follows) throw;
+    if (first.empty() && names_ranks(error)) throw;
   } catch (const Error&) {
     return;
   }
   const bool is_own = first.find(error.what()) != std::string::npos;
-  if (follows && !first.empty() && !is_own) raise_outcome(first);
+  if (names_ranks(error) && !first.empty() && !is_own) raise_outcome(first);
 }
 
 void FormationWatch::pass_on(const Error& error) {
-  std::string first;
-  {
-    const std::lock_guard lock(mutex_);
-    first = failure_;
-  }
-  if (!first.empty() && dynamic_cast<const CommError*>(&error)) raise_outcome(first);
+  if (const std::string first = known_failure(); !first.empty() && names_ranks(error)) raise_outcome(first);
   try {
     record(error);
-    confirm_failure(all_ranks());
+    acknowledge_failure(all_ranks());
   } catch (const Error&) {
     // The store has ended: no rank waits for its keys.
   }
@@ -318,8 +270,8 @@ void FormationWatch::pass_on(const Error& error) {
 
 void FormationWatch::finish() {
   finished_.store(true, std::memory_order_release);
-  if (will_) will_->cancel();
-  will_ = nullptr;
+  if (last_will_) last_will_->cancel();
+  last_will_ = nullptr;
   try {
     if (records_processes_) store_->delete_key(process_key(rank_));
   } catch (const Error&) {
@@ -333,7 +285,7 @@ std::jthread formation_alarm(FormationWatch* watch, Callback<void()> on_failure)
     std::mutex mutex;
     std::condition_variable_any stopped;
     for (std::unique_lock lock(mutex);;) {
-      stopped.wait_for(lock, stop, 2 * kBetweenQuestions, [] { return false; });
+      stopped.wait_for(lock, stop, 2 * kBetweenRequests, [] { return false; });
       if (stop.stop_requested()) return;
       try {
         if (watch->failure().empty()) continue;

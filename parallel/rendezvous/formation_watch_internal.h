@@ -9,8 +9,6 @@
 // has ended as its last-will entry would. Not installed.
 #pragma once
 
-#include <sys/types.h>
-
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -32,15 +30,6 @@ inline constexpr char kLost = 'L', kLate = 'T';
 
 // "rank 1", "ranks 1, 2 and 5".
 std::string list_ranks(const std::vector<int>& ranks);
-
-// The boot of this host and one namespace of this process, such as "net" or "pid". Empty, with errno set, if either
-// cannot be read.
-std::string namespace_id(const char* kind);
-// Identifies a process of this host among those of all hosts: its id, start time, boot and pid namespace. Empty if
-// /proc cannot be read.
-std::string process_identity(pid_t process);
-// Whether another process of this host and pid namespace has ended. False if that cannot be found out.
-bool has_ended(const std::string& identity);
 
 class FormationWatch {
  public:
@@ -73,17 +62,22 @@ class FormationWatch {
   void pass_on(const Error& error);
   // Confirms that this rank has received the reason. If this rank waits for others, returns after a limited time, or
   // when all of `ranks` have confirmed it.
-  void confirm_failure(const std::vector<int>& ranks);
+  void acknowledge_failure(const std::vector<int>& ranks);
   // Call when the group is complete: cancels the last-will entry.
   void finish();
-  std::vector<int> all_ranks() const;
+  std::vector<int> all_ranks() const { return all_but({}); }
+  std::vector<int> all_but(const std::vector<int>& ranks) const;
+  // The ranks below `size` whose key is in the store.
+  std::vector<int> ranks_with(std::string (*key)(int rank), int size) const;
   bool waits_for_others() const { return waits_for_others_; }
   bool is_finished() const { return finished_.load(std::memory_order_acquire); }
 
  private:
+  std::string known_failure();
+  std::string failure_within(std::chrono::milliseconds limit);
   std::string find_first(const Error& error);
   std::vector<int> silent_ranks();
-  std::string will_of(int rank, const std::string& process) const;
+  std::string last_will_of(int rank, const std::string& process) const;
   std::vector<std::string> keys_of_others(std::string (*key)(int rank), const std::vector<int>& ranks) const;
   std::string record(const Error& error);
   void check_processes();
@@ -92,15 +86,15 @@ class FormationWatch {
   std::string where_;
   int rank_, size_;
   bool waits_for_others_;
-  std::unique_ptr<LastWill> will_;
+  std::unique_ptr<LastWill> last_will_;
   bool records_processes_ = false;  // the store has no last-will entries
   std::atomic<bool> finished_{false};
-  std::atomic<bool> is_asked_{false};  // whether a rank that timed out has asked for replies, and this rank has replied
-  std::mutex mutex_;                   // guards the members below
-  std::vector<std::string> processes_;  // the identities of the ranks' processes; empty: unknown yet
+  std::atomic<bool> has_replied_{false};  // whether this rank has replied to one that timed out
+  std::mutex mutex_;                      // guards the members below
+  std::vector<std::string> processes_;    // the identities of the ranks' processes; empty: unknown yet
   std::chrono::steady_clock::time_point next_check_;
   std::string failure_;
-  std::chrono::steady_clock::time_point looked_;
+  std::chrono::steady_clock::time_point checked_;
 };
 
 // A thread that checks whether the group has failed and then calls `on_failure` once: for a library whose waits cannot

@@ -7,21 +7,24 @@
 #include <string>
 #include <string_view>
 
+#include "lockstep/parallel/rendezvous/rendezvous.h"
+
 namespace lockstep::parallel {
 
 class Backend;
 struct InitOptions;
-struct Rendezvous;
 
 // The interface of a module. Its function `lockstep_backend_<name>` returns one.
 struct BackendModule {
   const char* version;  // the library version the module was built for; must match
   std::unique_ptr<Backend> (*make)(const InitOptions& options, const Rendezvous& place);
-  // For init_method "mpi://"; null in other modules. `place` reports rank and size of this process; `gather` collects
-  // a value of `bytes` bytes from each rank on all ranks.
-  void (*place)(int* rank, int* size);
-  void (*gather)(const void* own, void* all, std::size_t bytes);
+  // For a module whose library knows the ranks: its name is then an init_method, as in "mpi://". Null in other modules.
+  // `place` reports rank and size of this process; `gather` collects a value of `bytes` bytes from each rank on all
+  // ranks.
+  void (*place)(int* rank, int* size) = nullptr;
+  void (*gather)(const void* own, void* all, std::size_t bytes) = nullptr;
   bool keeps_store = false;  // whether its groups use the store for their whole lifetime
+  BackendNeeds needs = {};
 };
 using BackendEntry = const BackendModule*();
 

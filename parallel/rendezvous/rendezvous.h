@@ -14,6 +14,12 @@ namespace lockstep::parallel {
 class FormationWatch;
 class Liveness;
 
+/// What a backend needs of its group's rendezvous.
+struct BackendNeeds {
+  bool one_host = false;         ///< the ranks must be on one host
+  bool network_address = false;  ///< the ranks connect to each other at Rendezvous::address
+};
+
 /// The part of InitOptions (process_group.h) that controls the rendezvous.
 struct RendezvousOptions {
   std::string backend = "shm";                                   ///< must be the same on all ranks
@@ -24,6 +30,7 @@ struct RendezvousOptions {
   std::shared_ptr<Store> store = nullptr;                        ///< if given, rank and world_size must be given, too
   std::string group_name = {};                                   ///< distinguishes the groups of one store
   bool authenticate = true;  ///< whether stores of several hosts require the job's token
+  BackendNeeds (*needs)(const std::string& backend) = nullptr;  ///< the needs of a backend; null: it has none
 };
 
 /// The result of a rendezvous: rank, size, and the store of the group.
@@ -31,7 +38,8 @@ struct Rendezvous {
   int rank = 0;                                     ///< this rank's number
   int size = 1;                                     ///< number of ranks
   std::shared_ptr<Store> store = nullptr;           ///< for this group alone
-  std::string address = "127.0.0.1";                ///< of this host, on the network to the other ranks
+  std::string address = {};                         ///< of this host for the other ranks; over a store that is given,
+                                                    ///< empty unless the backend needs it
   std::vector<int> members = {};                    ///< after a split: the ranks' numbers in the original group
   std::shared_ptr<FormationWatch> watch = nullptr;  ///< until the group is complete; null without a store
   std::shared_ptr<Liveness> liveness = nullptr;     ///< after a split: shared with the original group

@@ -1,11 +1,10 @@
-// Sockets: descriptors, abstract Unix sockets, and streams of bytes. An abstract socket has no file, so a killed
+// Sockets: abstract Unix sockets, TCP, and streams of bytes. An abstract socket has no file, so a killed
 // process leaves nothing behind, and the kernel reports the process at the other end.
 #pragma once
 
 #include <sys/socket.h>
 #include <sys/types.h>
 
-#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -13,46 +12,11 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/descriptor_internal.h"
 #include "lockstep/base/error.h"
 #include "lockstep/parallel/rendezvous/deadline_internal.h"
 
 namespace lockstep::parallel {
-
-// Owns a file descriptor; -1 means none.
-class Descriptor {
- public:
-  Descriptor() = default;
-  explicit Descriptor(int number) : number_(number) {}
-  ~Descriptor() { reset(); }
-  Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(number_, other.number_);
-    return *this;
-  }
-
-  int get() const { return number_; }
-  explicit operator bool() const { return number_ >= 0; }
-  void reset();  // closes the descriptor; errno stays
-
- private:
-  int number_ = -1;
-};
-
-// Repeats a system call that a signal interrupted.
-template <class Call>
-auto uninterrupted(Call call) {
-  auto result = call();
-  while (result == -1 && errno == EINTR) result = call();
-  return result;
-}
-
-// strerror's text, thread-safe. If the process has run out of file descriptors, the text includes the limit and
-// the fix.
-std::string reason(int error);
-// The maximum file size by RLIMIT_FSIZE (ulimit -f). A write beyond it raises a signal that ends the process.
-std::uint64_t file_size_limit();
-// Whether `error` means that this process or the system has no file descriptors left.
-inline bool is_out_of_descriptors(int error) { return error == EMFILE || error == ENFILE; }
 
 // The process at the other end of a socket; on the client's side, the process that called listen.
 struct Peer {

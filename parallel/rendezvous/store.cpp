@@ -84,7 +84,7 @@ std::uint64_t SharedTable::changes() {
   return table_.changes();
 }
 
-ThreadWill::ThreadWill(std::vector<std::string> keys, std::string value, SetMissing set_missing)
+ThreadLastWill::ThreadLastWill(std::vector<std::string> keys, std::string value, SetMissing set_missing)
     : keys_(std::move(keys)), value_(std::move(value)), set_missing_(std::move(set_missing)) {
   check_store_request({.op = StoreOp::kLastWill, .keys = keys_, .values = {value_}});
 }
@@ -97,7 +97,7 @@ std::string InProcessStore::request(const StoreRequest& request, std::chrono::mi
 
 std::unique_ptr<LastWill> InProcessStore::leave_last_will(const std::vector<std::string>& keys,
                                                           const std::string& value) {
-  return std::make_unique<ThreadWill>(
+  return std::make_unique<ThreadLastWill>(
       keys, value, [table = table_](const auto& missing, const auto& text) { table->set_missing(missing, text); });
 }
 

@@ -54,7 +54,7 @@ ConnectResult say_hello(std::unique_ptr<Stream> stream, const JobId& job, Deadli
     const auto status = static_cast<StoreStatus>(reply.code);
     out.outcome = transfer == Transmission::kClosed       ? ConnectOutcome::kClosed
                   : transfer == Transmission::kWouldBlock ? ConnectOutcome::kSilent
-                  : status == StoreStatus::kWelcome       ? ConnectOutcome::kConnected
+                  : status == StoreStatus::kAccepted      ? ConnectOutcome::kConnected
                   : status == StoreStatus::kOtherVersion  ? ConnectOutcome::kOtherVersion
                   : status == StoreStatus::kExhausted     ? ConnectOutcome::kExhausted
                                                           : ConnectOutcome::kOtherJob;
@@ -159,9 +159,9 @@ std::string StoreClient::request(const StoreRequest& request, milliseconds timeo
 namespace {
 
 // The server executes the entry when the connection ends.
-class ConnectionWill final : public LastWill {
+class ConnectionLastWill final : public LastWill {
  public:
-  explicit ConnectionWill(std::unique_ptr<Stream> stream) : stream_(std::move(stream)) {}
+  explicit ConnectionLastWill(std::unique_ptr<Stream> stream) : stream_(std::move(stream)) {}
   // An entry without keys replaces it. The server reads the request before it notices the end of the connection; the
   // reply is not read.
   void cancel() override {
@@ -186,7 +186,7 @@ std::unique_ptr<LastWill> StoreClient::leave_last_will(const std::vector<std::st
   const std::string what = describe(entry);
   std::unique_ptr<Stream> stream = take_stream(what, timeout());
   result_of(exchange(*stream, entry, what, timeout()), what);
-  return std::make_unique<ConnectionWill>(std::move(stream));
+  return std::make_unique<ConnectionLastWill>(std::move(stream));
 }
 
 // --- Unix sockets ---------------------------------------------------------------------------------------------------

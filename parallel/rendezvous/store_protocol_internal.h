@@ -28,7 +28,7 @@ namespace lockstep::parallel {
 
 enum class StoreStatus : std::uint8_t {
   kDone = 1,      // with the result, if there is one
-  kWelcome,       // reply to a hello; with the server's id
+  kAccepted,      // reply to a hello; with the server's id
   kOtherVersion,  // reply to a hello; with the server's version
   kOtherJob,      // reply to a hello
   kExhausted,     // reply to a hello; with the resource that the server's process has run out of
@@ -140,11 +140,11 @@ class SharedTable {
 };
 
 // A last-will entry of the process that holds the table. It takes effect only when it is destroyed.
-class ThreadWill final : public LastWill {
+class ThreadLastWill final : public LastWill {
  public:
   using SetMissing = Callback<void(const std::vector<std::string>& keys, const std::string& value)>;
-  ThreadWill(std::vector<std::string> keys, std::string value, SetMissing set_missing);
-  ~ThreadWill() override {
+  ThreadLastWill(std::vector<std::string> keys, std::string value, SetMissing set_missing);
+  ~ThreadLastWill() override {
     if (set_missing_) set_missing_(keys_, value_);
   }
   void cancel() override { set_missing_ = {}; }

@@ -46,8 +46,8 @@ struct Connection {
   std::string in, out;
   std::size_t sent = 0;                 // bytes of `out` that were sent
   std::optional<StoreRequest> waiting;  // the request that waits for its keys
-  std::vector<std::string> will_keys;
-  std::string will_value;
+  std::vector<std::string> last_will_keys;
+  std::string last_will_value;
 };
 
 using Peers = std::vector<std::unique_ptr<Connection>>;
@@ -102,16 +102,16 @@ class StoreServer::Loop {
  private:
   void turn(int timeout);
   int next_timeout() const;
-  // A rank has a last will until it has made its group.
+  // A rank has a last-will entry until it has made its group.
   bool serves_formation() const {
-    return std::ranges::any_of(peers_, [](const auto& peer) { return !peer->will_keys.empty(); });
+    return std::ranges::any_of(peers_, [](const auto& peer) { return !peer->last_will_keys.empty(); });
   }
   void serve(Connection& peer, short events);
   void accept_some();
   bool accept_one();
   void reserve_spare() { spare_ = Descriptor(::open("/dev/null", O_RDONLY | O_CLOEXEC)); }
   void refuse_one(int error);
-  void tell_exhausted(const Descriptor& socket, const std::string& why) const;
+  void send_exhausted(const Descriptor& socket, const std::string& why) const;
   // Returns false if there is none. A non-empty `shortage` is sent to the dropped peer.
   bool drop_unauthenticated(const std::string& why, const std::string& shortage = "");
   void sweep();
@@ -131,7 +131,7 @@ class StoreServer::Loop {
   Descriptor spare_;               // released briefly when descriptors run out, to accept and reject a connection
   std::optional<Deadline> pause_;  // no connection is accepted before it ends: descriptors or memory ran out
   std::atomic<bool> stop_{false}, has_ended_{false};
-  std::atomic<bool> has_failed_{false};  // whether this process has told the others of its error in the rendezvous
+  std::atomic<bool> has_failed_{false};  // whether this process has sent its error in the rendezvous
   const std::string id_ = random_hex(kDigestBytes);
   SharedTable table_;
   std::uint64_t seen_changes_ = 0;  // changes of the table after which waiting requests were tried
@@ -230,7 +230,7 @@ void StoreServer::Loop::refuse_one(int error) {
   const std::string why = reason(error);
   spare_.reset();
   Descriptor refused(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (refused) tell_exhausted(refused, why);
+  if (refused) send_exhausted(refused, why);
   refused.reset();  // its descriptor becomes the spare one
   reserve_spare();
   try_to_warn("store: refused", fmt::format("store: this process cannot accept the connection of a rank: {}", why));
@@ -238,7 +238,7 @@ void StoreServer::Loop::refuse_one(int error) {
 }
 
 // Over TCP the reason is not sent, as the peer is unauthenticated.
-void StoreServer::Loop::tell_exhausted(const Descriptor& socket, const std::string& why) const {
+void StoreServer::Loop::send_exhausted(const Descriptor& socket, const std::string& why) const {
   std::size_t sent = 0;  // a few bytes always fit into a new socket's buffer
   if (options_.is_one_host && is_trusted(peer_of(socket)))
     static_cast<void>(send_some(socket, frame(StoreStatus::kExhausted, {why}), sent));
@@ -249,7 +249,7 @@ bool StoreServer::Loop::drop_unauthenticated(const std::string& why, const std::
       peers_, [](const auto& peer) { return is_unauthenticated(peer) && !peer->stream->has_proof(); });
   if (oldest == peers_.end()) oldest = std::ranges::find_if(peers_, is_unauthenticated);
   if (oldest == peers_.end()) return false;
-  if (!shortage.empty()) tell_exhausted((*oldest)->stream->socket(), shortage);
+  if (!shortage.empty()) send_exhausted((*oldest)->stream->socket(), shortage);
   reject(**oldest, why);
   peers_.erase(oldest);
   return true;
@@ -262,7 +262,7 @@ void StoreServer::Loop::sweep() {
     if (at == peers_.end()) return;
     const std::unique_ptr<Connection> peer = std::move(*at);
     peers_.erase(at);
-    table_.set_missing(peer->will_keys, peer->will_value);
+    table_.set_missing(peer->last_will_keys, peer->last_will_value);
     answer_waiting();
   }
 }
@@ -306,7 +306,7 @@ void StoreServer::Loop::take_hello(Connection& peer, std::string_view content) {
   peer.ending = !peer.is_known;
   if (!is_version) return answer(peer, StoreStatus::kOtherVersion, {std::to_string(StoreHello::kVersion)});
   if (!peer.is_known) return answer(peer, StoreStatus::kOtherJob);
-  answer(peer, StoreStatus::kWelcome, {id_});
+  answer(peer, StoreStatus::kAccepted, {id_});
 }
 
 void StoreServer::Loop::take_frame(Connection& peer, std::string_view content) {
@@ -329,8 +329,8 @@ void StoreServer::Loop::take_frame(Connection& peer, std::string_view content) {
 
 std::optional<std::string> StoreServer::Loop::execute(Connection& peer, const StoreRequest& request) {
   if (request.op != StoreOp::kLastWill) return table_.execute(request);
-  peer.will_keys = request.keys;
-  peer.will_value = request.values.at(0);
+  peer.last_will_keys = request.keys;
+  peer.last_will_value = request.values.at(0);
   return "";
 }
 
@@ -393,7 +393,7 @@ std::string StoreServer::request(const StoreRequest& request, std::chrono::milli
 }
 
 std::unique_ptr<LastWill> StoreServer::leave_last_will(const std::vector<std::string>& keys, const std::string& value) {
-  return std::make_unique<ThreadWill>(
+  return std::make_unique<ThreadLastWill>(
       keys, value, [loop = loop_](const auto& missing, const auto& text) { loop->set_missing(missing, text); });
 }
 

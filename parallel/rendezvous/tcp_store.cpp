@@ -3,14 +3,13 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <optional>
-#include <thread>
+#include <memory>
 #include <utility>
 
-#include "lockstep/base/byte_reader_internal.h"
 #include "lockstep/base/check_internal.h"
 #include "lockstep/base/environment_internal.h"
 #include "lockstep/base/warning.h"
+#include "lockstep/parallel/rendezvous/endpoint_internal.h"
 #include "lockstep/parallel/rendezvous/limits_internal.h"
 
 namespace lockstep::parallel {
@@ -122,53 +121,6 @@ std::shared_ptr<StoreClient> make_tcp_store(const TcpAddress& address, const Tcp
 
 // --- TcpStore -------------------------------------------------------------------------------------------------------
 
-namespace {
-
-// Retries until the server is there. A store of another job is given kStaleRun to end. Throws CommError if that store
-// stays, CommTimeout if there is no store.
-std::shared_ptr<StoreClient> connect_in_time(const std::vector<TcpAddress>& addresses,
-                                             const TcpCredentials& credentials, milliseconds timeout,
-                                             const std::string& asked) {
-  Deadline deadline(timeout);
-  std::optional<Deadline> foreign_until;
-  for (milliseconds pause = kConnectPoll;; pause = std::min(2 * pause, kLongestConnectPoll)) {
-    const milliseconds each = std::clamp<milliseconds>(deadline.left(), kAttempt, kHandshakeDeadline);
-    const milliseconds all = each * static_cast<int>(addresses.size());
-    TcpAddress reached;
-    ConnectResult result = connect_any(addresses, credentials, each, reached);
-    if (result.outcome == ConnectOutcome::kConnected) return make_tcp_store(reached, credentials, std::move(result));
-    const bool is_foreign =
-        result.outcome == ConnectOutcome::kOtherJob || result.outcome == ConnectOutcome::kOtherVersion;
-    if (foreign_until) foreign_until->waited(all);
-    if (!is_foreign) foreign_until.reset();
-    if (is_foreign && !foreign_until) foreign_until.emplace(kStaleRun);
-    deadline.waited(all);
-    const std::string where = result.outcome == ConnectOutcome::kNobody ? asked : reached.to_string();
-    const std::string why = describe_tcp(result, where, credentials);
-    if (foreign_until && foreign_until->passed()) throw CommError("TcpStore: " + why);
-    if (deadline.passed())
-      throw CommTimeout(fmt::format("TcpStore: {}: no store within {} ms: {}", asked, timeout.count(), why));
-    std::this_thread::sleep_for(pause);  // there is no notification when a process begins to listen
-  }
-}
-
-std::vector<TcpAddress> resolve_in_time(const std::string& host, int port, milliseconds timeout) {
-  Deadline deadline(timeout);
-  for (milliseconds pause = kConnectPoll;; pause = std::min(2 * pause, kLongestConnectPoll)) {
-    try {
-      return resolve(host, port);
-    } catch (const UnknownHost& error) {
-      deadline.waited(kLongestLookUp);
-      if (deadline.passed())
-        throw CommTimeout(
-            fmt::format("TcpStore: {}:{}: not resolved within {} ms: {}", host, port, timeout.count(), error.what()));
-    }
-    std::this_thread::sleep_for(pause);  // there is no notification when a name is announced
-  }
-}
-
-}  // namespace
-
 TcpStore::TcpStore(const std::string& host, int port, const TcpStoreOptions& options) {
   LOCKSTEP_CHECK(!host.empty() && port >= (options.is_server ? 0 : 1) && port <= 65535,
                  "TcpStore: {} port {}: expected a host and a port from 1 to 65535 (0 for a server: a free one)",
@@ -177,20 +129,25 @@ TcpStore::TcpStore(const std::string& host, int port, const TcpStoreOptions& opt
                  options.timeout.count());
   check_token(options);
   set_timeout(options.timeout);
+  port_ = port;
   const std::string asked = fmt::format("{}:{}", host, port);
-  const std::vector<TcpAddress> addresses = resolve_in_time(host, port, options.timeout);
-  if (options.is_server) {
+  RetryBudget budget("TcpStore: " + asked, options.timeout, /*is_one_host=*/false);
+  if (!options.is_server) {
+    const auto endpoint =
+        make_endpoint({.address = asked, .is_one_host = false, .host = host, .port = port, .store = options});
+    store_ = budget.retry(
+        [&] { return endpoint->join(Deadline(std::min<milliseconds>(budget.time_left(), kHandshakeDeadline))); });
+    return;
+  }
+  store_ = budget.retry([&]() -> Attempt {
     std::string error;
-    Descriptor listener = listen_tcp(addresses, error);
+    Descriptor listener = listen_tcp(resolve(host, port), error);
     if (!listener) throw CommError(fmt::format("TcpStore: cannot listen at {}: {}", asked, error));
     port_ = address_of(listener).port();
     const TcpCredentials credentials = make_credentials(options, port_);
-    store_ = std::make_shared<StoreServer>(std::move(listener),
-                                           StoreServerOptions{.job = credentials.id, .tls = credentials.tls});
-    return;
-  }
-  port_ = port;
-  store_ = connect_in_time(addresses, make_credentials(options, port), options.timeout, asked);
+    return {.store = std::make_shared<StoreServer>(std::move(listener),
+                                                   StoreServerOptions{.job = credentials.id, .tls = credentials.tls})};
+  });
 }
 
 std::string TcpStore::request(const StoreRequest& request, std::chrono::milliseconds timeout) {

@@ -16,7 +16,7 @@ std::unique_ptr<Backend> make_sim(const InitOptions& options, const Rendezvous& 
   return std::make_unique<HopGroup>(options, place);
 }
 
-constexpr BackendModule kSimModule{LOCKSTEP_VERSION, make_sim, nullptr, nullptr};
+constexpr BackendModule kSimModule{.version = LOCKSTEP_VERSION, .make = make_sim};
 
 }  // namespace
 }  // namespace lockstep::parallel

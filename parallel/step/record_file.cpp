@@ -81,7 +81,7 @@ struct RecordFile::Output {
   }
 
   std::string path;
-  OwnDescriptor file;
+  Descriptor file;
   std::vector<char> buffer;
   std::uint64_t position = 0;
 };

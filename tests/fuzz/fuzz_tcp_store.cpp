@@ -48,8 +48,8 @@ const par::TlsContext& context() {
 void shake_hands(par::TlsRole role, std::string_view bytes) {
   int pair[2];
   expect(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) == 0);
-  const auto stream = context().stream(par::Descriptor(pair[0]), role);
-  const par::Descriptor peer(pair[1]);
+  const auto stream = context().stream(ls::Descriptor(pair[0]), role);
+  const ls::Descriptor peer(pair[1]);
   std::string received;
   std::size_t sent = 0;
   if (role == par::TlsRole::kClient) expect(stream->send("hello", sent) == par::Transmission::kWouldBlock);

@@ -21,10 +21,11 @@
 #include <vector>
 
 #include "lockstep/parallel/rendezvous/limits_internal.h"
-#include "lockstep/parallel/rendezvous/place_internal.h"
+#include "lockstep/parallel/rendezvous/membership_internal.h"
 #include "lockstep/parallel/rendezvous/store.h"
 #include "lockstep/parallel/rendezvous/store_client_internal.h"
 
+namespace ls = lockstep;
 namespace par = lockstep::parallel;
 using std::chrono::seconds;
 
@@ -66,7 +67,7 @@ class Intruder {
   void connect() {
     par::Deadline deadline(seconds(30));
     std::string error;
-    par::Descriptor socket = par::connect_tcp(address_, deadline, error);
+    ls::Descriptor socket = par::connect_tcp(address_, deadline, error);
     require(bool(socket), error);
     switch (random_() % 8) {
       case 0:
@@ -96,23 +97,23 @@ class Intruder {
 
  private:
   struct Slow {
-    par::Descriptor socket;
+    ls::Descriptor socket;
     std::size_t said;
   };
 
-  static void try_to_say(const par::Descriptor& socket, const std::string& bytes) {
+  static void try_to_say(const ls::Descriptor& socket, const std::string& bytes) {
     std::size_t sent = 0;
     static_cast<void>(par::send_some(socket, bytes, sent));  // it may be closed already
   }
-  void keep(par::Descriptor socket) {
+  void keep(ls::Descriptor socket) {
     open_.push_back(std::move(socket));
     if (open_.size() > kKeptOpen) open_.pop_front();
   }
-  void say(par::Descriptor socket, const std::string& bytes) {
+  void say(ls::Descriptor socket, const std::string& bytes) {
     try_to_say(socket, bytes);
     keep(std::move(socket));
   }
-  void reset(par::Descriptor socket) {
+  void reset(ls::Descriptor socket) {
     const linger at_once{1, 0};
     require(::setsockopt(socket.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once)) == 0, "no SO_LINGER");
   }
@@ -128,12 +129,12 @@ class Intruder {
     const par::TcpCredentials credentials = par::make_credentials(honest_, address_.port());
     par::Deadline deadline(seconds(30));
     std::string error;
-    const par::Descriptor server = par::connect_tcp(address_, deadline, error);
+    const ls::Descriptor server = par::connect_tcp(address_, deadline, error);
     require(bool(server), error);
     int pair[2];
     require(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) == 0, "no socket pair");
-    const par::Descriptor own(pair[0]);
-    const auto client = credentials.tls->stream(par::Descriptor(pair[1]), par::TlsRole::kClient);
+    const ls::Descriptor own(pair[0]);
+    const auto client = credentials.tls->stream(ls::Descriptor(pair[1]), par::TlsRole::kClient);
     const std::string hello = par::frame(par::StoreHello{.job = credentials.id});
     std::size_t sent = 0;
     while (client->send(hello, sent) == par::Transmission::kWouldBlock) {
@@ -148,25 +149,25 @@ class Intruder {
     client->send(par::frame({.op = par::StoreOp::kAdd, .keys = {"intruder/probe"}, .values = {"1000000"}}), sent);
     session_ += take(own);
   }
-  static std::string take(const par::Descriptor& socket) {
+  static std::string take(const ls::Descriptor& socket) {
     std::string bytes;
     par::receive_some(socket, bytes, 64 << 10);
     return bytes;
   }
 
   // A newcomer is answered before others have lost their places by themselves.
-  static void hear_answer(const par::Descriptor& socket, const std::string& client_hello) {
+  static void hear_answer(const ls::Descriptor& socket, const std::string& client_hello) {
     par::Deadline deadline(kSoonerThanOthers);
     try_to_say(socket, client_hello);
     require(par::wait_for(socket, POLLIN, deadline) && !take(socket).empty(), "a newcomer is not answered");
   }
 
-  void replay(par::Descriptor socket) {
+  void replay(ls::Descriptor socket) {
     hear_answer(socket, client_hello_);
     say(std::move(socket), session_.substr(client_hello_.size()));
   }
 
-  void prove_with_another_token(par::Descriptor socket) {
+  void prove_with_another_token(ls::Descriptor socket) {
     par::TcpStoreOptions other = honest_;
     other.token = "another0another0another0another0";
     par::Deadline deadline(kSoonerThanOthers);
@@ -180,12 +181,12 @@ class Intruder {
   par::TcpStoreOptions honest_;
   std::mt19937 random_;
   std::string session_, client_hello_;
-  std::deque<par::Descriptor> open_;
+  std::deque<ls::Descriptor> open_;
   std::deque<Slow> slow_;
 };
 
 void attack(const std::string& host, int port, int connections, const std::string& server, unsigned seed) {
-  const par::TcpStoreOptions options{.job = par::place_from_environment({}).job_text, .timeout = seconds(30)};
+  const par::TcpStoreOptions options{.job = par::membership_from_environment({}).store.job, .timeout = seconds(30)};
   par::TcpStoreOptions hasty = options;
   hasty.timeout = kSoonerThanOthers;
   par::TcpStore client(host, port, options);

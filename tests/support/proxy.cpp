@@ -13,6 +13,7 @@
 
 #include "lockstep/parallel/rendezvous/socket_internal.h"
 
+namespace ls = lockstep;
 namespace par = lockstep::parallel;
 using Clock = std::chrono::steady_clock;
 
@@ -32,7 +33,7 @@ struct Proxy::Line {
     bool ended = false;        // the sender has closed
     Clock::time_point next{};  // time of the next send
   };
-  par::Descriptor client, server;
+  ls::Descriptor client, server;
   Way up, down;
   bool is_harmed = false, is_silent = false, is_over = false;
 
@@ -42,7 +43,7 @@ struct Proxy::Line {
 };
 
 struct Proxy::Loop {
-  par::Descriptor listener;
+  ls::Descriptor listener;
   int server_port;
   ProxyPlan plan;
   std::atomic<bool>& has_harmed;
@@ -51,11 +52,11 @@ struct Proxy::Loop {
   std::list<Line> lines;
 
   void accept_one() {
-    par::Descriptor client(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    ls::Descriptor client(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!client) return;
     std::string error;
     par::Deadline deadline(std::chrono::seconds(30));
-    par::Descriptor server = par::connect_tcp(par::resolve("127.0.0.1", server_port).at(0), deadline, error);
+    ls::Descriptor server = par::connect_tcp(par::resolve("127.0.0.1", server_port).at(0), deadline, error);
     par::tune_tcp(client);
     const int number = connections++;
     if (!server) return;  // no server: the client's connection is closed
@@ -65,7 +66,7 @@ struct Proxy::Loop {
     line.is_harmed = plan.harm != Harm::kNone && number == plan.harmed;
   }
 
-  static void take_in(const par::Descriptor& from, Line::Way& way) {
+  static void take_in(const ls::Descriptor& from, Line::Way& way) {
     if (way.ended || way.bytes.size() > 1 << 20) return;
     way.ended = par::receive_some(from, way.bytes, 64 << 10) == par::Transmission::kClosed;
   }
@@ -83,7 +84,7 @@ struct Proxy::Loop {
         return true;
       case Harm::kReset: {
         const linger at_once{1, 0};
-        for (const par::Descriptor* socket : {&line.client, &line.server})
+        for (const ls::Descriptor* socket : {&line.client, &line.server})
           static_cast<void>(::setsockopt(socket->get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once)));
         line.is_over = true;
         return false;
@@ -99,7 +100,7 @@ struct Proxy::Loop {
     return true;
   }
 
-  void let_out(Line& line, Line::Way& way, const par::Descriptor& to) {
+  void let_out(Line& line, Line::Way& way, const ls::Descriptor& to) {
     if (line.is_over || line.is_silent || Clock::now() < way.next) return;
     if (!way.bytes.empty()) {
       // A few bytes at a time, all of them, or something between.
@@ -142,7 +143,7 @@ struct Proxy::Loop {
 
 Proxy::Proxy(int server_port, const ProxyPlan& plan) {
   std::string error;
-  par::Descriptor listener = par::listen_tcp(par::resolve("127.0.0.2", server_port), error);
+  ls::Descriptor listener = par::listen_tcp(par::resolve("127.0.0.2", server_port), error);
   REQUIRE_MESSAGE(listener, error);
   port_ = par::address_of(listener).port();
   loop_.reset(new Loop{std::move(listener), server_port, plan, has_harmed_, std::mt19937(plan.seed), 0, {}});

@@ -24,5 +24,5 @@ class WatchedProcess {
   }
 
  private:
-  lockstep::parallel::Descriptor pidfd_;
+  lockstep::Descriptor pidfd_;
 };

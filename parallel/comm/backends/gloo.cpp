@@ -428,7 +428,7 @@ std::unique_ptr<Backend> make_gloo(const InitOptions& options, const Rendezvous&
   }
 }
 
-constexpr BackendModule kGlooModule{LOCKSTEP_VERSION, make_gloo, nullptr, nullptr};
+constexpr BackendModule kGlooModule{.version = LOCKSTEP_VERSION, .make = make_gloo, .needs = {.network_address = true}};
 
 }  // namespace
 }  // namespace lockstep::parallel

@@ -257,7 +257,8 @@ void gather_by_mpi(const void* own, void* all, std::size_t bytes) {
   check(MPI_Allgather(own, count, MPI_BYTE, all, count, MPI_BYTE, MPI_COMM_WORLD), "MPI_Allgather");
 }
 
-constexpr BackendModule kMpiModule{LOCKSTEP_VERSION, make_mpi, place_of_mpi, gather_by_mpi};
+constexpr BackendModule kMpiModule{
+    .version = LOCKSTEP_VERSION, .make = make_mpi, .place = place_of_mpi, .gather = gather_by_mpi};
 
 }  // namespace
 }  // namespace lockstep::parallel

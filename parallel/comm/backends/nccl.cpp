@@ -302,7 +302,7 @@ std::unique_ptr<Backend> make_nccl(const InitOptions& options, const Rendezvous&
   return std::make_unique<NcclGroup>(place, device, options.timeout * (shares ? kSharedGpuPatience : 1));
 }
 
-constexpr BackendModule kModule{LOCKSTEP_VERSION, make_nccl, nullptr, nullptr, /*keeps_store=*/true};
+constexpr BackendModule kModule{.version = LOCKSTEP_VERSION, .make = make_nccl, .keeps_store = true};
 
 }  // namespace
 }  // namespace lockstep::parallel::nccl

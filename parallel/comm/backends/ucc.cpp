@@ -259,7 +259,7 @@ std::unique_ptr<Backend> make_ucc(const InitOptions& options, const Rendezvous& 
   return std::make_unique<MessageGroup>(options, place, std::make_unique<UccTransport>(options, place));
 }
 
-constexpr BackendModule kUccModule{LOCKSTEP_VERSION, make_ucc, nullptr, nullptr};
+constexpr BackendModule kUccModule{.version = LOCKSTEP_VERSION, .make = make_ucc, .needs = {.network_address = true}};
 
 }  // namespace
 }  // namespace lockstep::parallel

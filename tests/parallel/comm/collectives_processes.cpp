@@ -1,8 +1,8 @@
 // The collective suite on the shm backend: ranks are processes.
 #include "tests/parallel/comm/collectives.h"
+#include "tests/parallel/comm/listed_store.h"
 #include "tests/parallel/comm/parts.h"
 #include "tests/parallel/comm/point_to_point.h"
-#include "tests/parallel/rendezvous/listed_store.h"
 
 TEST_CASE("shm: every collective, dtype and stride, 1 to 5 ranks") {
   for (int n = 1; n <= 5; ++n) {

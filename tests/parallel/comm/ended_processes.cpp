@@ -8,7 +8,7 @@
 
 #include <filesystem>
 
-#include "lockstep/parallel/rendezvous/formation_watch_internal.h"
+#include "lockstep/base/process_internal.h"
 #include "lockstep/parallel/rendezvous/rendezvous.h"
 #include "lockstep/parallel/rendezvous/store.h"
 #include "tests/parallel/rendezvous/rendezvous_support.h"
@@ -44,35 +44,35 @@ std::string fresh_path() { return std::filesystem::current_path().string() + "/s
 
 TEST_CASE("a process has ended once it is a zombie, is reaped, or its id belongs to another") {
   const pid_t child = start_child();
-  const std::string identity = par::process_identity(child), own = par::process_identity(getpid());
+  const std::string identity = ls::process_identity(child), own = ls::process_identity(getpid());
   REQUIRE(identity.starts_with(std::to_string(child) + " "));
-  CHECK_FALSE(par::has_ended(identity));
+  CHECK_FALSE(ls::has_ended(identity));
   const std::string after_id = own.substr(own.find(' ') + 1), space = after_id.substr(after_id.find(' ') + 1);
-  CHECK(par::has_ended(std::to_string(child) + " 1 " + space));
+  CHECK(ls::has_ended(std::to_string(child) + " 1 " + space));
   end(child);
-  CHECK(par::has_ended(identity));
+  CHECK(ls::has_ended(identity));
   reap(child);
-  CHECK(par::has_ended(identity));
+  CHECK(ls::has_ended(identity));
 }
 
 TEST_CASE("a process is not said to have ended where that is unknown") {
   const pid_t child = start_child();
-  const std::string identity = par::process_identity(child);
+  const std::string identity = ls::process_identity(child);
   end(child);
   reap(child);
-  REQUIRE(par::has_ended(identity));
-  CHECK_FALSE(par::has_ended(par::process_identity(getpid())));
-  CHECK_FALSE(par::has_ended(identity + "0"));  // another pid namespace
-  for (const char* text : {"", "x", "-1 1 a b", "17", "0 1 a b"}) CHECK_FALSE(par::has_ended(text));
+  REQUIRE(ls::has_ended(identity));
+  CHECK_FALSE(ls::has_ended(ls::process_identity(getpid())));
+  CHECK_FALSE(ls::has_ended(identity + "0"));  // another pid namespace
+  for (const char* text : {"", "x", "-1 1 a b", "17", "0 1 a b"}) CHECK_FALSE(ls::has_ended(text));
   const pid_t living = start_child();
   check_processes(1, [&](int) {
-    const std::string of_living = par::process_identity(living);
+    const std::string of_living = ls::process_identity(living);
     rlimit limit{};
     REQUIRE(getrlimit(RLIMIT_NOFILE, &limit) == 0);
     limit.rlim_cur = 0;  // no further descriptor
     REQUIRE(setrlimit(RLIMIT_NOFILE, &limit) == 0);
-    CHECK_FALSE(par::has_ended(of_living));
-    CHECK(par::process_identity(living).empty());
+    CHECK_FALSE(ls::has_ended(of_living));
+    CHECK(ls::process_identity(living).empty());
   });
   end(living);
   reap(living);

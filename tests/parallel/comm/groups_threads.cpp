@@ -2,7 +2,7 @@
 #include <barrier>
 
 #include "tests/parallel/comm/collectives.h"
-#include "tests/parallel/rendezvous/listed_store.h"
+#include "tests/parallel/comm/listed_store.h"
 
 using ls::parallel::ReduceOp;
 

@@ -9,8 +9,8 @@
 #include <mutex>
 #include <thread>
 
+#include "lockstep/base/process_internal.h"
 #include "lockstep/parallel/comm/peer_watch_internal.h"
-#include "lockstep/parallel/rendezvous/formation_watch_internal.h"
 #include "lockstep/parallel/rendezvous/store.h"
 #include "tests/support/testing.h"
 
@@ -60,7 +60,7 @@ TEST_CASE("an error of the transport is the failure only if the watch finds no r
   const pid_t child = fork();
   REQUIRE(child >= 0);
   if (child == 0) pause();
-  const std::string ended = par::process_identity(child);
+  const std::string ended = ls::process_identity(child);
   REQUIRE(kill(child, SIGKILL) == 0);
   waitpid(child, nullptr, 0);
 
@@ -131,7 +131,7 @@ TEST_CASE("a rank whose store's holder has ended knows that no further message c
   const pid_t child = fork();
   REQUIRE(child >= 0);
   if (child == 0) pause();
-  store->set("watch/process/0", par::process_identity(child));
+  store->set("watch/process/0", ls::process_identity(child));
   Watched b(1, 2, store);
   b.watch().remember_holder();
   const auto pass_beats = [&](int count) {  // each heartbeat asks the store

@@ -4,6 +4,7 @@
 
 extern "C" const ls::parallel::BackendModule* lockstep_backend_gloo();
 const ls::parallel::BackendModule* lockstep_backend_gloo() {
-  static constexpr ls::parallel::BackendModule kModule{LOCKSTEP_VERSION, late_messages::make<true>, nullptr, nullptr};
+  static constexpr ls::parallel::BackendModule kModule{
+      .version = LOCKSTEP_VERSION, .make = late_messages::make<true>, .needs = {.network_address = true}};
   return &kModule;
 }

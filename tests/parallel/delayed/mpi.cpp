@@ -4,6 +4,6 @@
 
 extern "C" const ls::parallel::BackendModule* lockstep_backend_mpi();
 const ls::parallel::BackendModule* lockstep_backend_mpi() {
-  static constexpr ls::parallel::BackendModule kModule{LOCKSTEP_VERSION, late_messages::make<false>, nullptr, nullptr};
+  static constexpr ls::parallel::BackendModule kModule{.version = LOCKSTEP_VERSION, .make = late_messages::make<false>};
   return &kModule;
 }

@@ -9,35 +9,23 @@
 
 #include <cstdlib>
 #include <fstream>
-#include <map>
 
 #include "lockstep/base/device.h"
 #include "lockstep/base/environment_internal.h"
 #include "lockstep/parallel/launch/launch_internal.h"
 #include "lockstep/parallel/rendezvous/limits_internal.h"
-#include "lockstep/parallel/rendezvous/rendezvous.h"
+#include "tests/parallel/launch/launch_support.h"
+#include "tests/parallel/rendezvous/rendezvous_support.h"
 #include "tests/support/ranks.h"
 #include "tests/support/watched_process.h"
 
-namespace ls = lockstep;
-namespace par = lockstep::parallel;
-
 namespace {
-
-// What each rank wrote, line by line.
-using Lines = std::map<int, std::vector<std::string>>;
-
-par::LaunchOptions shell(int nproc, const std::string& script) {
-  return {.nproc = nproc, .command = {"sh", "-c", script}};
-}
 
 par::LaunchResult run(const par::LaunchOptions& options, Lines* lines = nullptr) {
   return par::launch(options, [lines](int rank, bool is_stderr, const std::string& line) {
     if (lines) (*lines)[rank].push_back((is_stderr ? "stderr: " : "") + line);
   });
 }
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 // A zombie that nobody has waited for yet counts as gone.
 bool is_alive(pid_t pid) {
@@ -48,12 +36,15 @@ bool is_alive(pid_t pid) {
   return state != 'Z' && state != 'X';
 }
 
-// Requests a stop by each of the signals, as StopSignals does.
-void write_requests(int fd, const std::vector<int>& signals) {
-  std::vector<signalfd_siginfo> requests(signals.size());
-  for (std::size_t i = 0; i < signals.size(); ++i) requests[i].ssi_signo = static_cast<std::uint32_t>(signals[i]);
-  const std::size_t bytes = requests.size() * sizeof(signalfd_siginfo);
-  CHECK(write(fd, requests.data(), bytes) == static_cast<ssize_t>(bytes));
+// A request to stop by each of the signals, as StopSignals writes it.
+std::string requests_by(const std::vector<int>& signals) {
+  std::string bytes;
+  for (const int signal : signals) {
+    signalfd_siginfo request{};
+    request.ssi_signo = static_cast<std::uint32_t>(signal);
+    bytes.append(reinterpret_cast<const char*>(&request), sizeof(request));
+  }
+  return bytes;
 }
 
 int open_descriptors() {
@@ -94,19 +85,15 @@ TEST_CASE("every rank gets what torchrun sets, and its share of the cores") {
 }
 
 TEST_CASE("ranks that are started here find each other") {
-  const par::LaunchResult result =
-      run({.nproc = 3, .command = {"/proc/self/exe", "--no-skip", "--test-case=a rank of the launcher's test"}});
-  INFO(result.summary());
-  CHECK(result.exit_code == 0);
+  const par::LaunchResult result = run(rank_of_test("a rank that meets the others", 3));
+  CHECK_MESSAGE(result.exit_code == 0, result.summary());
 }
 
-TEST_CASE("a rank of the launcher's test" * doctest::skip()) {
+TEST_CASE("a rank that meets the others" * doctest::skip()) {
+  ls::on_warning([](const std::string&) {});
   par::Rendezvous here = par::rendezvous({});
-  CHECK(here.size == 3);
-  here.store->set(std::to_string(here.rank), "here");
-  here.store->wait({"0", "1", "2"});
-  here.store->set("left " + std::to_string(here.rank), "");
-  if (here.rank == 0) here.store->wait({"left 1", "left 2"});  // the store ends with rank 0
+  CHECK(std::to_string(here.size) == std::getenv("WORLD_SIZE"));
+  check_together(here);
 }
 
 TEST_CASE("the first rank to fail gives the exit code and stops the others") {
@@ -129,25 +116,17 @@ TEST_CASE("a rank that a signal ended is told by name, with 128 + signal") {
 }
 
 TEST_CASE("who ignores SIGTERM is killed after the grace, and who is stopped is continued") {
-  int request[2];
-  REQUIRE(pipe2(request, O_CLOEXEC) == 0);
   auto options = shell(3,
                        "[ $RANK != 0 ] || trap 'exit 3' TERM; [ $RANK != 1 ] || trap '' TERM; "
                        "[ $RANK != 2 ] || trap 'exit 0' TERM; echo ready; [ $RANK != 2 ] || kill -STOP $$; "
                        "while :; do sleep 0.01; done");
   options.grace = std::chrono::seconds(2);
-  options.stop_fd = request[0];
-  int ready = 0;
-  const auto result = par::launch(options, [&](int, bool, const std::string& line) {
-    if (line == "ready" && ++ready == 3) CHECK(write(request[1], "", 1) == 1);
-  });
+  const auto result = stop_when_ready(options);
   CHECK(result.exit_code == 3);
   CHECK(result.first_failure == 0);
   CHECK(result.ranks[1].signal == SIGKILL);
   CHECK(result.ranks[1].was_stopped);
   CHECK(result.ranks[2].code == 0);
-  close(request[0]);
-  close(request[1]);
 }
 
 TEST_CASE("the last error of a rank stands in the summary") {
@@ -206,33 +185,28 @@ TEST_CASE("lines come whole, with the stream they were written to; long ones in 
 }
 
 TEST_CASE("ranks read nothing, and have none of this process's descriptors") {
-  const par::Descriptor leak(fcntl(0, F_DUPFD, 40));  // not close-on-exec
+  const ls::Descriptor leak(fcntl(0, F_DUPFD, 40));  // not close-on-exec
   Lines lines;
   run(shell(1, "cat; [ -e /proc/self/fd/40 ] || echo closed; readlink /proc/self/fd/0"), &lines);
   CHECK(lines[0] == std::vector<std::string>{"closed", "/dev/null"});
 }
 
 TEST_CASE("a request to stop is handed on, and the ranks end in their own time") {
-  int request[2];
-  REQUIRE(pipe2(request, O_CLOEXEC) == 0);
-  auto options = shell(2, "trap 'echo saved; exit 0' TERM; echo ready; while :; do sleep 0.01; done");
-  options.stop_fd = request[0];
-  int ready = 0;
+  const std::string saves = "trap 'echo saved; exit 0' TERM; echo ready; while :; do sleep 0.01; done";
   Lines lines;
-  const auto result = par::launch(options, [&](int rank, bool is_stderr, const std::string& line) {
-    if (!is_stderr) lines[rank].push_back(line);  // the shell may say there that its sleep got the signal, too
-    if (line == "ready" && ++ready == 2) CHECK(write(request[1], "", 1) == 1);
-  });
+  const auto result = stop_when_ready(shell(2, saves), &lines);
   CHECK(result.exit_code == 0);
   CHECK(result.summary().empty());
   for (int rank : {0, 1}) CHECK(lines[rank] == std::vector<std::string>{"ready", "saved"});
 
+  const StopRequest request;
+  int ready = 0;
   SUBCASE("a second one by another signal kills") {
     auto stubborn = shell(2, "trap 'echo no' TERM; echo ready; while :; do sleep 0.01; done");
-    stubborn.stop_fd = request[0];
+    stubborn.stop_fd = request.fd();
     const auto killed = par::launch(stubborn, [&](int, bool, const std::string& line) {
-      if (line == "ready" && --ready == 0) CHECK(write(request[1], "", 1) == 1);
-      if (line == "no" && ready-- == 0) write_requests(request[1], {SIGINT});
+      if (line == "ready" && ++ready == 2) request.send();
+      if (line == "no" && ready++ == 2) request.send(requests_by({SIGINT}));
     });
     CHECK(killed.ranks[0].signal == SIGKILL);
     CHECK(killed.ranks[1].signal == SIGKILL);
@@ -241,19 +215,16 @@ TEST_CASE("a request to stop is handed on, and the ranks end in their own time")
     CHECK(killed.was_killed);
     CHECK(killed.summary() == "A second request to stop, by signal 2 (SIGINT): killed 2 of 2 ranks\n");
   }
-
   SUBCASE("the same signal again, immediately, is the same request") {
-    auto saving = shell(2, "trap 'echo saved; exit 0' TERM; echo ready; while :; do sleep 0.01; done");
-    saving.stop_fd = request[0];
+    auto saving = shell(2, saves);
+    saving.stop_fd = request.fd();
     const auto saved = par::launch(saving, [&](int, bool, const std::string& line) {
-      if (line == "ready" && --ready == 0) write_requests(request[1], {SIGTERM, SIGTERM, SIGTERM});
+      if (line == "ready" && ++ready == 2) request.send(requests_by({SIGTERM, SIGTERM, SIGTERM}));
     });
     CHECK(saved.exit_code == 0);
     CHECK(saved.was_asked_to_stop);
     CHECK(!saved.was_killed);
   }
-  close(request[0]);
-  close(request[1]);
 }
 
 TEST_CASE("StopSignals turns a signal into a request, and lets it through again afterwards") {
@@ -275,20 +246,17 @@ TEST_CASE("StopSignals turns a signal into a request, and lets it through again 
 }
 
 TEST_CASE("what a rank started and left ends with it") {
-  int request[2];
-  REQUIRE(pipe2(request, O_CLOEXEC) == 0);
+  const StopRequest request;
   std::vector<WatchedProcess> watched;
   auto options = shell(2, "trap 'exit 0' TERM; sh -c 'trap \"\" TERM; echo $$; exec sleep 1000' & wait");
-  options.stop_fd = request[0];
+  options.stop_fd = request.fd();
   const auto result = par::launch(options, [&](int, bool is_stderr, const std::string& line) {
     if (is_stderr) return;
     watched.emplace_back(std::stoi(line));
-    if (watched.size() == 2) CHECK(write(request[1], "", 1) == 1);
+    if (watched.size() == 2) request.send();
   });
   CHECK(result.exit_code == 0);
   for (const WatchedProcess& process : watched) CHECK(process.ends());
-  close(request[0]);
-  close(request[1]);
 }
 
 TEST_CASE("a launcher that is killed takes its ranks along, and what they have started") {
@@ -332,14 +300,7 @@ TEST_CASE("an exception of the callback ends the ranks and passes through") {
 
 TEST_CASE("what cannot be started says why, and leaves nothing") {
   const int before = open_descriptors();
-  const auto text = [](const par::LaunchOptions& options) {
-    try {
-      run(options);
-    } catch (const ls::Error& error) {
-      return std::string(error.what());
-    }
-    return std::string();
-  };
+  const auto text = [](const par::LaunchOptions& options) { return error_of<ls::Error>([&] { run(options); }); };
   CHECK(contains(text({.command = {"no-such-program"}}), "no program \"no-such-program\" in PATH"));
   CHECK(contains(text({.command = {"./no-such-program"}}), "cannot be run: No such file"));
   CHECK(contains(text({.command = {"/dev/null"}}), "/dev/null: cannot be run: Permission denied"));

@@ -3,19 +3,15 @@
 
 #include <algorithm>
 
-#include "lockstep/base/warning.h"
-#include "lockstep/parallel/launch/launch.h"
-#include "lockstep/parallel/rendezvous/rendezvous.h"
+#include "tests/parallel/launch/launch_support.h"
 #include "tests/parallel/rendezvous/rendezvous_support.h"
 #include "tests/support/ranks.h"
-
-namespace par = lockstep::parallel;
 
 namespace {
 
 par::LaunchOptions on_node(int node, int nodes, const std::string& port, int nproc) {
   clear_environment();
-  set_variable("LOCKSTEP_JOB_TOKEN", "0123456789abcdef0123456789abcdef");
+  set_variable("LOCKSTEP_JOB_TOKEN", kJobToken);
   return {.nproc = nproc, .nodes = {.count = nodes, .rank = node, .port = std::stoi(port)}};
 }
 
@@ -45,18 +41,8 @@ TEST_CASE("ranks that two launchers start find each other") {
   const std::string port = fresh_port();
   check_processes(2, [&](int node) {
     par::LaunchOptions options = on_node(node, 2, port, 2);
-    options.command = {"/proc/self/exe", "--no-skip", "--test-case=a rank of the launchers' test"};
+    options.command = rank_of_test("a rank that meets the others").command;
     const auto result = par::launch(options, [](int, bool, const std::string&) {});
     CHECK_MESSAGE(result.exit_code == 0, result.summary());
   });
-}
-
-TEST_CASE("a rank of the launchers' test" * doctest::skip()) {
-  lockstep::on_warning([](const std::string&) {});
-  par::Rendezvous here = par::rendezvous({.backend = "gloo"});
-  CHECK(here.size == 4);
-  here.store->set(std::to_string(here.rank), "here");
-  here.store->wait({"0", "1", "2", "3"});
-  here.store->set("left " + std::to_string(here.rank), "");
-  if (here.rank == 0) here.store->wait({"left 1", "left 2", "left 3"});  // the store ends with rank 0
 }

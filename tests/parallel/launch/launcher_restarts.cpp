@@ -1,6 +1,5 @@
 // Ranks that are started again, and the files that their output goes to.
 #include <doctest/doctest.h>
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -9,24 +8,16 @@
 #include <map>
 #include <sstream>
 
-#include "lockstep/parallel/launch/launch.h"
-#include "tests/support/testing.h"
+#include "tests/parallel/launch/launch_support.h"
 
-namespace par = lockstep::parallel;
 using std::chrono::milliseconds;
 
 namespace {
 
-using Lines = std::vector<std::string>;
-
-par::LaunchOptions shell(int nproc, const std::string& script, int max_restarts) {
-  return {.nproc = nproc, .command = {"sh", "-c", script}, .max_restarts = max_restarts, .back_off = milliseconds(1)};
-}
-
 // Runs it, with what rank 0 writes and the pauses before restarts.
 struct Outcome {
   par::LaunchResult result;
-  Lines lines;
+  std::vector<std::string> lines;
   std::vector<std::int64_t> pauses;
 };
 Outcome run(const par::LaunchOptions& options) {
@@ -51,15 +42,6 @@ std::string read(const std::filesystem::path& path) {
   return text.str();
 }
 
-struct Pipe {
-  Pipe() { REQUIRE(::pipe2(ends, O_CLOEXEC) == 0); }
-  ~Pipe() {
-    ::close(ends[0]);
-    ::close(ends[1]);
-  }
-  int ends[2];
-};
-
 }  // namespace
 
 TEST_CASE("ranks are started again, all of them, until they succeed") {
@@ -74,7 +56,7 @@ TEST_CASE("ranks are started again, all of them, until they succeed") {
   CHECK(out.result.exit_code == 0);
   CHECK(out.result.attempt == 2);
   CHECK(out.result.summary().empty());
-  CHECK(out.lines == Lines{"0 of 5", "1 of 5", "2 of 5"});
+  CHECK(out.lines == std::vector<std::string>{"0 of 5", "1 of 5", "2 of 5"});
   CHECK(out.pauses == std::vector<std::int64_t>{0, 1});
 }
 
@@ -87,30 +69,24 @@ TEST_CASE("a crash loop ends, and the pauses in it double") {
 }
 
 TEST_CASE("ranks that were asked to stop are not started again") {
-  Pipe request;
-  auto options = shell(1, "trap 'exit 5' TERM; echo ready; while :; do sleep 0.01; done", 3);
-  options.stop_fd = request.ends[0];
-  int ready = 0;
-  const auto result = par::launch(options, [&](int, bool is_stderr, const std::string& line) {
-    if (is_stderr || line != "ready") return;
-    ++ready;
-    CHECK(::write(request.ends[1], "", 1) == 1);
-  });
-  CHECK(ready == 1);
+  Lines lines;
+  const auto result =
+      stop_when_ready(shell(1, "trap 'exit 5' TERM; echo ready; while :; do sleep 0.01; done", 3), &lines);
+  CHECK(lines[0] == std::vector<std::string>{"ready"});
   CHECK(result.exit_code == 5);
   CHECK(result.was_asked_to_stop);
 }
 
 TEST_CASE("a request to stop ends the pause before a restart") {
-  Pipe request;
+  const StopRequest request;
   auto options = shell(1, "exit 5", 3);
   options.back_off = std::chrono::hours(1);
-  options.stop_fd = request.ends[0];
+  options.stop_fd = request.fd();
   int restarts = 0;
   const auto result = par::launch(options, {}, [&](const par::LaunchResult&, milliseconds pause) {
     if (++restarts < 2) return;
     CHECK(pause == std::chrono::minutes(1));
-    CHECK(::write(request.ends[1], "", 1) == 1);
+    request.send();
   });
   CHECK(restarts == 2);
   CHECK(result.attempt == 1);

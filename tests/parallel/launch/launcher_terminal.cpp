@@ -9,26 +9,18 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "lockstep/parallel/launch/launch.h"
-#include "lockstep/parallel/rendezvous/socket_internal.h"
+#include "tests/parallel/launch/launch_support.h"
 #include "tests/support/ranks.h"
-
-namespace par = lockstep::parallel;
 
 namespace {
 
 bool has_terminals = true;  // false: as on a system without pseudo-terminals
 
-par::Descriptor open_master() { return par::Descriptor(posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC)); }
+ls::Descriptor open_master() { return ls::Descriptor(posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC)); }
 
 bool is_without_terminals() { return !open_master(); }
 
-par::LaunchOptions shell(const std::string& script) { return {.command = {"sh", "-c", script}}; }
-
-// A rank that is a test case of this program.
-par::LaunchOptions rank_of_test(const std::string& name) {
-  return {.command = {"/proc/self/exe", "--no-skip", "--no-intro", "--test-case=" + name}};
-}
+par::LaunchOptions script(const std::string& text) { return shell(1, text); }
 
 std::vector<std::string> stdout_of(const par::LaunchOptions& options) {
   std::vector<std::string> lines;
@@ -36,17 +28,6 @@ std::vector<std::string> stdout_of(const par::LaunchOptions& options) {
     if (!is_stderr) lines.push_back(line);
   });
   return lines;
-}
-
-// Starts the rank, which waits for SIGTERM after it has written the line "ready", and stops it at that line.
-par::LaunchResult stop_when_ready(par::LaunchOptions options) {
-  int request[2];
-  REQUIRE(pipe2(request, O_CLOEXEC) == 0);
-  const par::Descriptor from(request[0]), to(request[1]);
-  options.stop_fd = from.get();
-  return par::launch(options, [&](int, bool, const std::string& line) {
-    if (line == "ready") CHECK(write(to.get(), "", 1) == 1);
-  });
 }
 
 constexpr int kLines = 100'000;
@@ -64,7 +45,7 @@ TEST_SUITE_BEGIN("terminal" * doctest::skip(is_without_terminals()));
 TEST_CASE("a line that a program has not flushed is passed on while the program runs") {
   CHECK(stop_when_ready(rank_of_test("a rank that writes a line and waits")).ranks[0].signal == SIGTERM);
   // SIGALRM would be the signal if the line came too late.
-  auto perl = shell("exec perl -e 'alarm 60; print \"ready\\n\"; sleep 1000'");
+  auto perl = script("exec perl -e 'alarm 60; print \"ready\\n\"; sleep 1000'");
   CHECK(stop_when_ready(perl).ranks[0].signal == SIGTERM);
 }
 
@@ -89,22 +70,22 @@ TEST_CASE("a rank that writes lines and aborts" * doctest::skip()) {
 
 TEST_CASE("stdout is a terminal that changes no byte, and stdin and stderr are none") {
   const std::string types = "for fd in 0 1 2; do [ -t $fd ] && echo $fd; done; echo $TERM";
-  CHECK(stdout_of(shell(types)) == std::vector<std::string>{"1", "dumb"});
-  CHECK(stdout_of(shell("printf 'a\\tb\\r\\n\\003\\004\\021\\023\\032\\377\\n'")) ==
+  CHECK(stdout_of(script(types)) == std::vector<std::string>{"1", "dumb"});
+  CHECK(stdout_of(script("printf 'a\\tb\\r\\n\\003\\004\\021\\023\\032\\377\\n'")) ==
         std::vector<std::string>{"a\tb\r", "\003\004\021\023\032\377"});
-  auto own_term = shell("echo $TERM");
+  auto own_term = script("echo $TERM");
   own_term.environment = {"TERM=vt100"};
   CHECK(stdout_of(own_term) == std::vector<std::string>{"vt100"});
 }
 
 TEST_CASE("the terminal is no controlling terminal, also if a rank opens it again") {
-  CHECK(stdout_of(shell("echo again > /dev/stdout; ( : < /dev/tty ) 2> /dev/null || echo none")) ==
+  CHECK(stdout_of(script("echo again > /dev/stdout; ( : < /dev/tty ) 2> /dev/null || echo none")) ==
         std::vector<std::string>{"again", "none"});
 }
 
 TEST_CASE("a process in another session that keeps the terminal open delays nothing") {
-  const auto lines = stdout_of(
-      shell("trap 'echo last; exit 0' USR1; rank=$$ setsid sh -c 'echo $$; kill -USR1 $rank; exec sleep 1000' & wait"));
+  const auto lines = stdout_of(script(
+      "trap 'echo last; exit 0' USR1; rank=$$ setsid sh -c 'echo $$; kill -USR1 $rank; exec sleep 1000' & wait"));
   REQUIRE(lines.size() == 2);
   CHECK(lines[1] == "last");
   CHECK(kill(std::stoi(lines[0]), SIGKILL) == 0);
@@ -112,19 +93,19 @@ TEST_CASE("a process in another session that keeps the terminal open delays noth
 
 TEST_CASE("the terminal has the size of the launcher's") {
   check_processes(1, [](int) {
-    const par::Descriptor master = open_master();
+    const ls::Descriptor master = open_master();
     const winsize size{.ws_row = 33, .ws_col = 77, .ws_xpixel = 0, .ws_ypixel = 0};
-    const par::Descriptor terminal((unlockpt(master.get()), ioctl(master.get(), TIOCGPTPEER, O_RDWR | O_NOCTTY)));
+    const ls::Descriptor terminal((unlockpt(master.get()), ioctl(master.get(), TIOCGPTPEER, O_RDWR | O_NOCTTY)));
     REQUIRE(ioctl(terminal.get(), TIOCSWINSZ, &size) == 0);
     REQUIRE(dup2(terminal.get(), STDOUT_FILENO) == STDOUT_FILENO);
-    if (stdout_of(shell("stty size <&1")) != std::vector<std::string>{"33 77"}) _exit(1);
+    if (stdout_of(script("stty size <&1")) != std::vector<std::string>{"33 77"}) _exit(1);
   });
 }
 
 TEST_SUITE_END();
 
 TEST_CASE("stdout is a pipe on request, and where the system has no pseudo-terminals") {
-  auto options = shell("[ -t 1 ] || echo pipe");
+  auto options = script("[ -t 1 ] || echo pipe");
   options.pty = false;
   CHECK(stdout_of(options) == std::vector<std::string>{"pipe"});
   options.pty = true;

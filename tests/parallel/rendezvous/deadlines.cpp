@@ -7,6 +7,7 @@
 #include "lockstep/parallel/rendezvous/deadline_internal.h"
 #include "lockstep/parallel/rendezvous/socket_internal.h"
 
+namespace ls = lockstep;
 namespace par = lockstep::parallel;
 using std::chrono::hours;
 using std::chrono::milliseconds;
@@ -24,7 +25,7 @@ TEST_CASE("a pause between two checks extends the deadline; a wait that had its 
 
 TEST_CASE("a connection to a dead host fails after 30 seconds, idle or with bytes in flight") {
   std::string error;
-  const par::Descriptor socket = par::listen_tcp(par::resolve("127.0.0.1", 0), error);
+  const ls::Descriptor socket = par::listen_tcp(par::resolve("127.0.0.1", 0), error);
   REQUIRE_MESSAGE(socket, error);
   par::tune_tcp(socket);
   const auto option = [&](int name) {

@@ -152,7 +152,7 @@ TEST_CASE("a file that was removed under its users is an error, and so are wrong
 TEST_CASE("a lock that somebody keeps is a CommTimeout") {
   const Path path;
   par::FileStore store(path, {.timeout = milliseconds(5)});
-  const par::Descriptor other(open(path.name.c_str(), O_RDWR | O_CLOEXEC));
+  const ls::Descriptor other(open(path.name.c_str(), O_RDWR | O_CLOEXEC));
   struct flock whole {};
   whole.l_type = F_WRLCK;
   whole.l_len = 1;

@@ -15,10 +15,16 @@ namespace {
 
 using Variables = std::vector<std::pair<const char*, std::string>>;
 
-par::Place place(const Variables& variables, const par::RendezvousOptions& options = {}) {
+par::Membership place(const Variables& variables, const par::RendezvousOptions& options = {}) {
   clear_environment();
   for (const auto& [name, value] : variables) set_variable(name, value);
-  return par::place_from_environment(options);
+  return par::membership_from_environment(options);
+}
+
+// Of one more variable.
+par::Membership with(Variables variables, const char* name, const std::string& value, const std::string& group = "") {
+  variables.push_back({name, value});
+  return place(variables, {.group_name = group});
 }
 
 template <class E>
@@ -102,7 +108,7 @@ TEST_CASE("where ranks are on several hosts, rank 0's address comes from MASTER_
   using E = ls::InvalidArgument;
   Variables four = {{"RANK", "0"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "node7"}, {"MASTER_PORT", "29500"}};
   for (int i = 0; i < 2; ++i) {
-    const par::Place several = place(four);
+    const par::Membership several = place(four);
     CHECK_FALSE(several.is_one_host);
     CHECK(several.host == "node7");
     CHECK(several.port == 29500);
@@ -128,7 +134,7 @@ TEST_CASE("where ranks are on several hosts, rank 0's address comes from MASTER_
   Variables slurm = {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}, {"SLURM_NNODES", "2"}, {"SLURM_JOB_ID", "8"}};
   check_error<E>(slurm, {"srun started ranks on several hosts"});
   slurm.push_back({"SLURM_STEP_NODELIST", "gpu[07-08]"});
-  const par::Place step = place(slurm);
+  const par::Membership step = place(slurm);
   CHECK(step.host == "gpu07");
   CHECK(step.port >= 20000);
   CHECK(step.port < 60000);
@@ -150,19 +156,14 @@ TEST_CASE("the first host of SLURM's lists") {
 
 TEST_CASE("what identifies a job of several hosts") {
   const Variables base = {{"RANK", "0"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "node7"}, {"MASTER_PORT", "5"}};
-  const auto with = [&](const char* name, const std::string& value, const std::string& group = "") {
-    Variables out = base;
-    out.push_back({name, value});
-    const par::Place given = place(out, {.group_name = group});
-    return given.job_text + " store " + given.store_name;
-  };
-  const std::string first = place(base).job_text + " store ";
-  CHECK(with("RANK", "3") == first);
-  CHECK(with("TORCHELASTIC_RESTART_COUNT", "0") == first);
-  CHECK(with("TORCHELASTIC_RESTART_COUNT", "1") != first);
-  CHECK(with("TORCHELASTIC_RUN_ID", "a") != first);
-  CHECK(with("RANK", "0", "other") != first);
-  CHECK(with("LOCKSTEP_JOB_TOKEN", "secret") == first);  // never in a text
+  const auto text = [](const par::Membership& own) { return own.store.job + " store " + own.store.name; };
+  const std::string first = text(place(base));
+  CHECK(text(with(base, "RANK", "3")) == first);
+  CHECK(text(with(base, "TORCHELASTIC_RESTART_COUNT", "0")) == first);
+  CHECK(text(with(base, "TORCHELASTIC_RESTART_COUNT", "1")) != first);
+  CHECK(text(with(base, "TORCHELASTIC_RUN_ID", "a")) != first);
+  CHECK(text(with(base, "RANK", "0", "other")) != first);
+  CHECK(text(with(base, "LOCKSTEP_JOB_TOKEN", "secret")) == first);  // never in a text
 }
 
 TEST_CASE("init_method is read, or refused by the part that is wrong") {
@@ -178,43 +179,38 @@ TEST_CASE("init_method is read, or refused by the part that is wrong") {
   CHECK(par::read_url({.init_method = "tcp://a:1?rank=3", .rank = 1}).rank == 1);  // options come first
   const auto text = [&](const std::string& method) { return error_of<E>([&] { read(method); }); };
   for (const char* method : {"", "tcp", "http://x", "tcp:/x:1"}) {
-    CHECK(text(method).find("none of env://, tcp://host:port, file:///path") != std::string::npos);
+    CHECK(contains(text(method), "none of env://, tcp://host:port, file:///path"));
   }
-  CHECK(text("tcp://node7").find("expected tcp://host:port") != std::string::npos);
-  CHECK(text("tcp://[::1]").find("expected tcp://host:port") != std::string::npos);
-  CHECK(text("tcp://a:0").find("the port is \"0\"") != std::string::npos);
-  CHECK(text("tcp://a:1?size=2").find("unknown \"size\"") != std::string::npos);
-  CHECK(text("tcp://a:1?rank=x").find("rank is \"x\"") != std::string::npos);
-  CHECK(text("file://x").find("an absolute path") != std::string::npos);
-  CHECK(text("env://x").find("nothing may follow") != std::string::npos);
+  CHECK(contains(text("tcp://node7"), "expected tcp://host:port"));
+  CHECK(contains(text("tcp://[::1]"), "expected tcp://host:port"));
+  CHECK(contains(text("tcp://a:0"), "the port is \"0\""));
+  CHECK(contains(text("tcp://a:1?size=2"), "unknown \"size\""));
+  CHECK(contains(text("tcp://a:1?rank=x"), "rank is \"x\""));
+  CHECK(contains(text("file://x"), "an absolute path"));
+  CHECK(contains(text("env://x"), "nothing may follow"));
   for (const char* method : {"tcp://a:1", "file:///tmp/x"}) {
-    CHECK(error_of<E>([&] { par::rendezvous({.init_method = method}); }).find("needs .rank and .world_size") !=
-          std::string::npos);
+    CHECK(contains(error_of<E>([&] { par::rendezvous({.init_method = method}); }), "needs .rank and .world_size"));
   }
 }
 
 TEST_CASE("the address follows from user, port, host and group, the job from token, run and restart") {
   const Variables base = {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "5"}};
-  const auto with = [&](const char* name, const std::string& value, const std::string& group = "") {
-    Variables out = base;
-    out.push_back({name, value});
-    return place(out, {.group_name = group});
-  };
-  const par::Place first = place(base);
-  CHECK(first.socket.size() < 100);
-  CHECK(with("RANK", "1").socket == first.socket);
-  CHECK(with("MASTER_ADDR", "localhost").socket == first.socket);
-  CHECK(with("MASTER_PORT", "6").socket != first.socket);
-  CHECK(with("RANK", "0", "other").socket != first.socket);
-  CHECK(with("LOCKSTEP_JOB_TOKEN", "secret").socket == first.socket);
-  CHECK_FALSE(with("LOCKSTEP_JOB_TOKEN", "secret").job == first.job);
-  CHECK_FALSE(with("LOCKSTEP_JOB_TOKEN", "secret").job == with("LOCKSTEP_JOB_TOKEN", "other").job);
-  CHECK_FALSE(with("TORCHELASTIC_RUN_ID", "a").job == first.job);
-  CHECK_FALSE(with("TORCHELASTIC_RESTART_COUNT", "1").job == first.job);
-  CHECK(with("TORCHELASTIC_RESTART_COUNT", "0").job == first.job);
+  const par::Membership first = place(base);
+  CHECK(first.local.socket.size() < 100);
+  CHECK(with(base, "RANK", "1").local.socket == first.local.socket);
+  CHECK(with(base, "MASTER_ADDR", "localhost").local.socket == first.local.socket);
+  CHECK(with(base, "MASTER_PORT", "6").local.socket != first.local.socket);
+  CHECK(with(base, "RANK", "0", "other").local.socket != first.local.socket);
+  CHECK(with(base, "LOCKSTEP_JOB_TOKEN", "secret").local.socket == first.local.socket);
+  CHECK_FALSE(with(base, "LOCKSTEP_JOB_TOKEN", "secret").local.job == first.local.job);
+  CHECK_FALSE(with(base, "LOCKSTEP_JOB_TOKEN", "secret").local.job ==
+              with(base, "LOCKSTEP_JOB_TOKEN", "other").local.job);
+  CHECK_FALSE(with(base, "TORCHELASTIC_RUN_ID", "a").local.job == first.local.job);
+  CHECK_FALSE(with(base, "TORCHELASTIC_RESTART_COUNT", "1").local.job == first.local.job);
+  CHECK(with(base, "TORCHELASTIC_RESTART_COUNT", "0").local.job == first.local.job);
   // RANK goes before what an mpirun or srun around it says.
-  CHECK(with("OMPI_COMM_WORLD_RANK", "1").rank == 0);
-  CHECK(with("SLURM_PROCID", "1").rank == 0);
+  CHECK(with(base, "OMPI_COMM_WORLD_RANK", "1").rank == 0);
+  CHECK(with(base, "SLURM_PROCID", "1").rank == 0);
 }
 
 TEST_CASE("options that do not fit") {
@@ -223,13 +219,13 @@ TEST_CASE("options that do not fit") {
   const auto text = [](const par::RendezvousOptions& options) {
     return error_of<E>([&] { par::rendezvous(options); });
   };
-  CHECK(text({.store = store}).find("with .store, .rank and .world_size must be given") != std::string::npos);
-  CHECK(text({.world_size = 2, .rank = 2, .store = store}).find("the rank is 2, expected 0 to 1") != std::string::npos);
-  CHECK(text({.world_size = 0, .rank = 0, .store = store}).find("the world size is 0") != std::string::npos);
+  CHECK(contains(text({.store = store}), "with .store, .rank and .world_size must be given"));
+  CHECK(contains(text({.world_size = 2, .rank = 2, .store = store}), "the rank is 2, expected 0 to 1"));
+  CHECK(contains(text({.world_size = 0, .rank = 0, .store = store}), "the world size is 0"));
   const auto arrival = [&] {
     par::init_process_group(
         {.backend = "gloo", .world_size = 1, .rank = 0, .store = store, .reduction = par::Reduction::kArrival});
   };
   CHECK(error_of<E>(arrival).find("in order of arrival are for the backends local and shm") != std::string::npos);
-  CHECK(text({.timeout = std::chrono::milliseconds(0)}).find("the timeout is 0 ms") != std::string::npos);
+  CHECK(contains(text({.timeout = std::chrono::milliseconds(0)}), "the timeout is 0 ms"));
 }

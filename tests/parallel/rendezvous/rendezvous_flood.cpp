@@ -28,16 +28,14 @@ using std::chrono::seconds;
 
 namespace {
 
-constexpr const char* kJobToken = "0123456789abcdef0123456789abcdef";
-
 // The ClientHello of a process with another token, but with the identity of this job.
 std::string other_client_hello(int port, const std::string& job) {
   const par::TcpCredentials other =
       par::make_credentials({.token = "another0another0another0another0", .job = job}, port);
   int pair[2];
   REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) == 0);
-  const auto stream = other.tls->stream(par::Descriptor(pair[0]), par::TlsRole::kClient);
-  const par::Descriptor end(pair[1]);
+  const auto stream = other.tls->stream(ls::Descriptor(pair[0]), par::TlsRole::kClient);
+  const ls::Descriptor end(pair[1]);
   std::string hello;
   std::size_t sent = 0;
   stream->send("hello", sent);
@@ -73,9 +71,9 @@ class Flood {
  private:
   [[noreturn]] void run(const par::TcpAddress& address, const std::string& hello, unsigned seed) {
     std::mt19937 random(seed);
-    std::deque<par::Descriptor> silent;
+    std::deque<ls::Descriptor> silent;
     for (;;) {
-      par::Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+      ls::Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
       // A queue that is full leaves the connection waiting, which is as good as silent.
       const int result = ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.size);
       if (result != 0 && errno != EINPROGRESS) {
@@ -108,11 +106,7 @@ TEST_CASE("jobs start while others flood rank 0's port") {
     const Flood flood(LOCKSTEP_SLOWDOWN > 1 ? 1 : 2, std::stoi(port),  // an instrumented server accepts fewer
                       other_client_hello(std::stoi(port), "run run " + port + " restart 0 job none"));
     const auto results = run_processes(3, [&](int rank) {
-      ls::on_warning([](const std::string&) {});
-      set_torchrun(port, rank, 3);
-      set_variable("MASTER_ADDR", "127.0.0.1");
-      set_variable("LOCAL_WORLD_SIZE", "1");
-      set_variable("LOCKSTEP_JOB_TOKEN", kJobToken);
+      set_two_hosts(port, rank, 3);
       par::Rendezvous here = par::rendezvous({.backend = "gloo", .timeout = seconds(60)});
       here.store->set("left " + std::to_string(rank), "");
       if (rank == 0) here.store->wait({"left 1", "left 2"});

@@ -41,11 +41,11 @@ TEST_CASE("an abstract socket has no file, says who is there, and its name is fr
   CHECK_FALSE(par::connect_abstract(name));
   CHECK(errno == ECONNREFUSED);
   for (int round = 0; round < 3; ++round) {
-    const par::Descriptor listener = par::listen_abstract(name);
+    const ls::Descriptor listener = par::listen_abstract(name);
     REQUIRE(listener);
     CHECK_FALSE(par::listen_abstract(name));
     CHECK(errno == EADDRINUSE);
-    const par::Descriptor client = par::connect_abstract(name);
+    const ls::Descriptor client = par::connect_abstract(name);
     REQUIRE(client);
     CHECK(par::peer_of(client).pid == getpid());
     CHECK(par::is_trusted(par::peer_of(client)));

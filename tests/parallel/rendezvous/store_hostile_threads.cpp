@@ -2,20 +2,18 @@
 #include <dirent.h>
 #include <doctest/doctest.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <iterator>
+#include <deque>
 #include <random>
 #include <vector>
 
 #include "lockstep/base/warning.h"
 #include "lockstep/parallel/rendezvous/limits_internal.h"
 #include "lockstep/parallel/rendezvous/store_protocol_internal.h"
-#include "tests/parallel/rendezvous/store_support.h"
+#include "tests/parallel/rendezvous/store_peers.h"
 #include "tests/support/ranks.h"
 
 namespace ls = lockstep;
@@ -23,63 +21,6 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 namespace {
-
-// A peer that says what it likes.
-class Stranger {
- public:
-  explicit Stranger(const std::string& name) : socket_(par::connect_abstract(name)) { REQUIRE(socket_); }
-
-  // False where the server has closed.
-  bool say(const std::string& bytes) {
-    std::size_t sent = 0;
-    while (sent < bytes.size()) {
-      const par::Transmission transfer = par::send_some(socket_, bytes, sent);
-      if (transfer == par::Transmission::kClosed) return false;
-      if (transfer == par::Transmission::kWouldBlock) wait(POLLOUT);
-    }
-    return true;
-  }
-  // What comes until the server closes, or until a whole frame has come.
-  std::string hear() {
-    std::string bytes;
-    for (;;) {
-      if (is_whole(bytes)) return bytes;
-      const par::Transmission transfer = par::receive_some(socket_, bytes, 1 << 20);
-      if (transfer == par::Transmission::kClosed) {
-        closed_ = true;
-        return bytes;
-      }
-      if (transfer == par::Transmission::kWouldBlock) wait(POLLIN);
-    }
-  }
-  par::StoreMessage answer() { return par::read_message(hear().substr(par::kFrameHeader)); }
-  bool is_closed() {
-    while (!closed_ && !hear().empty()) {
-    }
-    return closed_;
-  }
-  void half_close() { REQUIRE(shutdown(socket_.get(), SHUT_WR) == 0); }
-  void introduce(const par::UnixStoreOptions& options) {
-    REQUIRE(say(par::frame(par::StoreHello{.job = options.job})));
-    REQUIRE(answer().code == static_cast<int>(par::StoreStatus::kWelcome));
-  }
-
- private:
-  static bool is_whole(const std::string& bytes) {
-    try {
-      return par::first_frame(bytes, 1 << 30).has_value();
-    } catch (const ls::IoError&) {
-      return true;
-    }
-  }
-  void wait(short events) {
-    pollfd ready{socket_.get(), events, 0};
-    REQUIRE(poll(&ready, 1, 30000) == 1);
-  }
-
-  par::Descriptor socket_;
-  bool closed_ = false;
-};
 
 std::string u32(std::uint32_t value) { return {reinterpret_cast<const char*>(&value), 4}; }
 
@@ -122,20 +63,19 @@ TEST_CASE("wrong bytes of an unauthenticated peer close its connection without a
            right.substr(0, 4) + std::string(right.size() - 4, '\xff'),
            right + "more",  // somebody who does not wait for the answer
        }) {
-    Stranger stranger(honest.options.socket);
-    stranger.say(bytes);
-    CHECK(stranger.hear().empty());
-    CHECK(stranger.is_closed());
+    RawPeer peer(honest.options.socket);
+    peer.say(bytes);
+    CHECK(peer.hear_all().empty());
   }
 }
 
 TEST_CASE("a hello of another version or job is told so, and closed") {
   Honest honest;
   const auto code_for = [&](par::StoreHello hello) {
-    Stranger stranger(honest.options.socket);
-    stranger.say(par::frame(hello));
-    const par::StoreMessage answer = stranger.answer();
-    CHECK(stranger.is_closed());
+    RawPeer peer(honest.options.socket);
+    peer.say(par::frame(hello));
+    const par::StoreMessage answer = peer.answer();
+    CHECK(peer.is_closed());
     return static_cast<par::StoreStatus>(answer.code);
   };
   CHECK(code_for({.version = 1, .job = honest.options.job}) == par::StoreStatus::kOtherVersion);
@@ -173,24 +113,24 @@ TEST_CASE("a known client that breaks the protocol loses its connection and hear
   };
   for (const Case& wrong : cases) {
     INFO(wrong.part);
-    Stranger stranger(honest.options.socket);
-    stranger.introduce(honest.options);
-    stranger.say(wrong.bytes);
-    const par::StoreMessage answer = stranger.answer();
+    RawPeer peer(honest.options.socket);
+    peer.introduce(honest.options.job);
+    peer.say(wrong.bytes);
+    const par::StoreMessage answer = peer.answer();
     CHECK(answer.code == static_cast<int>(par::StoreStatus::kMalformed));
     REQUIRE(answer.fields.size() == 1);
     CHECK_MESSAGE(answer.fields[0].find(wrong.part) != std::string::npos, answer.fields[0]);
-    CHECK(stranger.is_closed());
+    CHECK(peer.is_closed());
   }
 }
 
 TEST_CASE("what a known client may not ask is refused, and its connection stays") {
   Honest honest;
-  Stranger stranger(honest.options.socket);
-  stranger.introduce(honest.options);
+  RawPeer peer(honest.options.socket);
+  peer.introduce(honest.options.job);
   const auto code_for = [&](par::StoreOp op, const std::vector<std::string>& fields) {
-    stranger.say(frame(op, fields));
-    return static_cast<par::StoreStatus>(stranger.answer().code);
+    peer.say(frame(op, fields));
+    return static_cast<par::StoreStatus>(peer.answer().code);
   };
   CHECK(code_for(par::StoreOp::kSet, {std::string(par::kMaxStoreKey + 1, 'k'), ""}) == par::StoreStatus::kInvalid);
   CHECK(code_for(par::StoreOp::kSet, {"k2", std::string(par::kMaxStoreValue + 1, 'v')}) == par::StoreStatus::kInvalid);
@@ -223,17 +163,17 @@ TEST_CASE("the store's memory is bounded") {
 
 TEST_CASE("connections that say nothing are limited, and the oldest goes first") {
   Honest honest;
-  std::vector<Stranger> silent;
+  std::deque<RawPeer> silent;
   for (std::size_t i = 0; i < par::kMaxUnauthenticated + 1; ++i) silent.emplace_back(honest.options.socket);
   CHECK(silent.front().is_closed());
   // The honest still come in, each at the cost of one of the silent.
   for (int i = 0; i < 3; ++i) CHECK(client_of(honest.options)->get("k") == "v");
-  silent.back().introduce(honest.options);
+  silent.back().introduce(honest.options.job);
 }
 
 TEST_CASE("a connection that does not finish its hello is closed when its time is over") {
   Honest honest;
-  Stranger silent(honest.options.socket), slow(honest.options.socket);
+  RawPeer silent(honest.options.socket), slow(honest.options.socket);
   slow.say(u32(44) + "a");
   CHECK(silent.is_closed());
   CHECK(slow.is_closed());
@@ -242,15 +182,15 @@ TEST_CASE("a connection that does not finish its hello is closed when its time i
 TEST_CASE("half-closed and vanished clients are forgotten") {
   Honest honest;
   {
-    Stranger half(honest.options.socket), parked(honest.options.socket), cut(honest.options.socket);
-    half.introduce(honest.options);
-    half.half_close();
+    RawPeer half(honest.options.socket), parked(honest.options.socket), cut(honest.options.socket);
+    half.introduce(honest.options.job);
+    half.finish();
     CHECK(half.is_closed());
-    parked.introduce(honest.options);
+    parked.introduce(honest.options.job);
     parked.say(frame(par::StoreOp::kGet, {"later"}));
-    parked.half_close();  // TCP does not tell this from leaving, so neither do we
+    parked.finish();  // TCP does not tell this from leaving, so neither do we
     CHECK(parked.is_closed());
-    cut.introduce(honest.options);
+    cut.introduce(honest.options.job);
     cut.say(u32(100) + "half a frame");
     honest.client->set("later", "now");
   }
@@ -263,14 +203,14 @@ TEST_CASE("random bytes do no harm, before the hello and after it") {
   Honest honest;
   std::mt19937 random(7);
   for (int trial = 0; trial < 300; ++trial) {
-    Stranger stranger(honest.options.socket);
+    RawPeer peer(honest.options.socket);
     const bool is_known = trial % 2;
-    if (is_known) stranger.introduce(honest.options);
+    if (is_known) peer.introduce(honest.options.job);
     std::string bytes(random() % 200, '\0');
     std::generate(bytes.begin(), bytes.end(), [&] { return static_cast<char>(random()); });
     // Half of them with a length that fits, so that the content is looked at.
     if (trial % 4 < 2) bytes = u32(static_cast<std::uint32_t>(bytes.size())) + bytes;
-    stranger.say(bytes);
+    peer.say(bytes);
   }
 }
 
@@ -282,23 +222,23 @@ TEST_CASE("out of descriptors the server tells newcomers why it refuses them, an
   REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
   // The client's end takes one more, the server's end finds none.
   rlimit tight = before;
-  std::vector<par::Descriptor> fill;
+  std::vector<ls::Descriptor> fill;
   tight.rlim_cur = static_cast<rlim_t>(open_descriptors() + 8);
   REQUIRE(setrlimit(RLIMIT_NOFILE, &tight) == 0);
   for (;;) {
-    par::Descriptor next(open("/dev/null", O_RDONLY | O_CLOEXEC));
+    ls::Descriptor next(open("/dev/null", O_RDONLY | O_CLOEXEC));
     if (!next) break;
     fill.push_back(std::move(next));
   }
   fill.pop_back();
   ls::on_warning([](const std::string&) {});
   for (int i = 0; i < 3; ++i) {
-    Stranger stranger(honest.options.socket);
-    const par::StoreMessage answer = stranger.answer();
+    RawPeer peer(honest.options.socket);
+    const par::StoreMessage answer = peer.answer();
     CHECK(answer.code == static_cast<int>(par::StoreStatus::kExhausted));
     CHECK(answer.fields.at(0).find("Too many open files: this process may have ") == 0);
     CHECK(answer.fields.at(0).find("; raise the limit with ulimit -n") != std::string::npos);
-    CHECK(stranger.is_closed());
+    CHECK(peer.is_closed());
     CHECK(honest.client->get("k") == "v");
   }
   const par::ConnectResult result = par::connect_unix(honest.options, par::Deadline(seconds(10)));
@@ -311,7 +251,7 @@ TEST_CASE("servers and clients leave no descriptors behind") {
   const int before = open_descriptors();
   for (int i = 0; i < 20; ++i) {
     Honest honest;
-    Stranger stranger(honest.options.socket);
+    RawPeer peer(honest.options.socket);
     CHECK_THROWS_AS(honest.client->get("never", milliseconds(1)), ls::CommTimeout);
   }
   CHECK(open_descriptors() == before);

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "lockstep/base/warning.h"
-#include "lockstep/parallel/rendezvous/place_internal.h"
+#include "lockstep/parallel/rendezvous/membership_internal.h"
 #include "tests/parallel/rendezvous/store_support.h"
 #include "tests/support/ports.h"
 #include "tests/support/proxy.h"
@@ -103,16 +103,15 @@ void check_rendezvous(const ProxyPlan& plan) {
   Proxy proxy(port, plan);
   bool has_met[2] = {false, false};
   run_threads(2, [&](int rank) {
-    const par::Place place{.rank = rank,
-                           .size = 2,
-                           .address = "the test",
-                           .is_one_host = false,
-                           .host = rank == 0 ? "127.0.0.1" : "127.0.0.2",
-                           .port = port,
-                           .job_text = "job",
-                           .token = kToken};
+    const par::Membership own{.rank = rank,
+                              .size = 2,
+                              .address = "the test",
+                              .is_one_host = false,
+                              .host = rank == 0 ? "127.0.0.1" : "127.0.0.2",
+                              .port = port,
+                              .store = {.token = kToken, .job = "job"}};
     has_met[rank] = succeeds(plan, [&] {
-      const par::Rendezvous here = par::meet_at_endpoint({.timeout = timeout}, place);
+      const par::Rendezvous here = par::join_at_endpoint({.timeout = timeout}, own);
       here.store->set("from " + std::to_string(rank), std::to_string(rank));
       if (rank == 1) return;
       const std::string got = here.store->get("from 1", timeout);

@@ -9,6 +9,7 @@
 #include "lockstep/parallel/rendezvous/store.h"
 #include "lockstep/parallel/rendezvous/store_client_internal.h"
 
+namespace ls = lockstep;
 namespace par = lockstep::parallel;
 
 // An address that no other test uses, at once or before.

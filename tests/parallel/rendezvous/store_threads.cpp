@@ -246,19 +246,37 @@ TEST_CASE("a server replies until the ranks have made their group, unless its ow
   }
 }
 
-TEST_CASE("the end of the server ends a wait at once, and names rank 0") {
-  const auto options = fresh_store();
-  auto server = serve(options);
-  const auto client = client_of(options), probe = client_of(options);
+namespace {
+
+// Ends the server while one client waits, one is idle, and one has not asked yet.
+template <class Server, class Client>
+void check_end(Server server, const std::function<Client()>& client, const std::string& holder) {
+  const auto waiting = client(), idle = client(), fresh = client();
+  const std::string lost = ": " + holder + ", has left or died";
   run_threads(2, [&](int rank) {
     if (rank == 0) {
-      CHECK_THROWS_WITH_AS(client->get("never", std::chrono::hours(1)), doctest::Contains("rank 0 (process "),
-                           ls::CommError);
+      // Whether it waits by then, or has yet to ask: the error is the same.
+      CHECK_THROWS_WITH_AS(waiting->get("never", std::chrono::hours(1)),
+                           doctest::Contains(("store: get \"never\"" + lost).c_str()), ls::CommError);
     } else {
-      probe->set("here", "1");
+      idle->set("here", "1");
       server.reset();
     }
   });
-  CHECK_THROWS_WITH_AS(client->set("k", "v"), doctest::Contains("has left or died"), ls::CommError);
-  CHECK_THROWS_AS(probe->set("k", "v"), ls::CommError);
+  for (const auto& each : {waiting, idle, fresh})
+    CHECK_THROWS_WITH_AS(each->set("k", "v"), doctest::Contains(("store: set \"k\"" + lost).c_str()), ls::CommError);
+}
+
+}  // namespace
+
+TEST_CASE("the end of the server ends a wait at once, and names the question, rank 0 and the address") {
+  const auto options = fresh_store();
+  check_end<std::unique_ptr<par::StoreServer>, std::shared_ptr<par::StoreClient>>(
+      serve(options), [&] { return client_of(options); },
+      "rank 0 (process " + std::to_string(getpid()) + "), which holds the store at test:1");
+  auto server = tcp_server();
+  const int port = server->port();
+  check_end<std::shared_ptr<par::TcpStore>, std::shared_ptr<par::TcpStore>>(
+      std::move(server), [&] { return std::make_shared<par::TcpStore>("127.0.0.1", port, tcp_options(false)); },
+      "rank 0, which holds the store at 127.0.0.1:" + std::to_string(port));
 }

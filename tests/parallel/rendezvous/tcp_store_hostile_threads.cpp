@@ -2,12 +2,13 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <deque>
 #include <random>
 #include <vector>
 
 #include "lockstep/base/warning.h"
 #include "lockstep/parallel/rendezvous/store_protocol_internal.h"
-#include "tests/parallel/rendezvous/tcp_store_peers.h"
+#include "tests/parallel/rendezvous/store_peers.h"
 
 namespace ls = lockstep;
 using par::ConnectOutcome;
@@ -15,12 +16,13 @@ using std::chrono::seconds;
 
 namespace {
 
-// A store with one value, and a client from before the trouble. Afterwards both must be right, and so must a new client.
+// A store with one value, and a client from before the trouble. At the end both must be right, and so must a new client.
 struct Honest {
   std::shared_ptr<par::TcpStore> server = tcp_server(), client = tcp_client(*server);
   int port = server->port();
 
   Honest() { server->set("k", "v"); }
+  ~Honest() { check(); }
   void check() {
     CHECK(client->get("k") == "v");
     CHECK(client->add("n", 0) == 0);
@@ -109,7 +111,6 @@ TEST_CASE("what is no ClientHello is closed at its first wrong byte, without an 
     peer.say(bytes);
     CHECK(peer.hear_all().empty());
   }
-  honest.check();
 }
 
 TEST_CASE("a ClientHello with one flipped bit, any of them, is refused with the one alert or none") {
@@ -123,7 +124,6 @@ TEST_CASE("a ClientHello with one flipped bit, any of them, is refused with the 
     const std::string answer = peer.hear_all();
     CHECK((answer.empty() || answer == kRefusal));
   }
-  honest.check();
 }
 
 TEST_CASE("random bytes do no harm, before the handshake and within it") {
@@ -140,7 +140,6 @@ TEST_CASE("random bytes do no harm, before the handshake and within it") {
     peer.finish();
     if (trial % 2) CHECK(peer.hear_all().size() < 1000);
   }
-  honest.check();
 }
 
 TEST_CASE("a handshake that breaks off anywhere does no harm") {
@@ -152,7 +151,6 @@ TEST_CASE("a handshake that breaks off anywhere does no harm") {
     peer.finish();
     CHECK(peer.hear_all().empty() == (size < hello.size()));
   }
-  honest.check();
 }
 
 TEST_CASE("more bytes than a handshake has are refused, in one record or in many, before and after an answer") {
@@ -167,7 +165,6 @@ TEST_CASE("more bytes than a handshake has are refused, in one record or in many
   for (int i = 0; i < 40; ++i) many.say(bytes_of({23, 3, 3, 0, 20}) + std::string(20, 'x'));
   many.hear_all();
   CHECK(many.is_closed());
-  honest.check();
 }
 
 TEST_CASE("another token, job, store, port, role or mode is refused") {
@@ -186,7 +183,6 @@ TEST_CASE("another token, job, store, port, role or mode is refused") {
   role.tls = par::TlsContext::make(
       par::derive_psk(kToken, {.job = "run 1/0/2", .store = "", .port = honest.port, .role = par::TlsRole::kServer}));
   CHECK(outcome_at(honest.port, role) == ConnectOutcome::kOtherJob);
-  honest.check();
 }
 
 TEST_CASE("stores without authentication keep jobs apart, and refuse clients that authenticate") {
@@ -223,7 +219,6 @@ TEST_CASE("a recorded session is refused when it is played again") {
   client.inject(record);
   CHECK(client.is_closed());
   CHECK(honest.client->add("m", 0) == 1);
-  honest.check();
 }
 
 TEST_CASE("what the server has sent is refused when it comes back") {
@@ -243,7 +238,6 @@ TEST_CASE("what the server has sent is refused when it comes back") {
   second.finish();
   second.hear_all();
   CHECK(second.is_closed());
-  honest.check();
 }
 
 TEST_CASE("a connection that is relayed to another store of the job is refused") {
@@ -259,7 +253,6 @@ TEST_CASE("a connection that is relayed to another store of the job is refused")
     CHECK_FALSE(client.say_hello());
     CHECK(client.down == kRefusal);
   }
-  honest.check();
 }
 
 TEST_CASE("a flipped bit of a request, any of them, ends its connection and changes nothing") {
@@ -284,7 +277,6 @@ TEST_CASE("a flipped bit of a request, any of them, ends its connection and chan
     client.finish();  // a length that grew makes the server wait for more
     CHECK(client.is_closed());
   }
-  honest.check();
 }
 
 TEST_CASE("a client notices a flipped bit of an answer, any of them") {
@@ -302,7 +294,6 @@ TEST_CASE("a client notices a flipped bit of an answer, any of them") {
     CHECK(client.ask({.op = par::StoreOp::kCheck, .keys = {"k"}}).empty());
     CHECK(client.error.find("TLS record: ") == 0);
   }
-  honest.check();
 }
 
 TEST_CASE("a master without the token is not believed") {
@@ -320,7 +311,6 @@ TEST_CASE("a master without the token is not believed") {
   CHECK(outcome([&](const std::string&, int number) { return number == 0 ? recorded.down : std::string("x"); }) ==
         ConnectOutcome::kOtherJob);
   // One that has the token of another job, or holds another store: see the relayed connections.
-  honest.check();
 }
 
 TEST_CASE("a client with the token that claims too much, or writes nonsense, is told why and loses its connection") {
@@ -338,15 +328,14 @@ TEST_CASE("a client with the token that claims too much, or writes nonsense, is 
   CHECK(large.code == static_cast<int>(par::StoreStatus::kMalformed));
   CHECK_MESSAGE(large.fields.at(0).find("at most") != std::string::npos, large.fields.at(0));
   CHECK(answer_to(par::frame(99, {})).fields.at(0).find("no operation 99") != std::string::npos);
-  honest.check();
 }
 
 TEST_CASE("two hundred silent connections and a slow one keep nobody out, and are closed in time") {
   Honest honest;
-  std::vector<std::unique_ptr<RawPeer>> silent;
-  for (int i = 0; i < 200; ++i) silent.push_back(std::make_unique<RawPeer>(honest.port));
+  std::deque<RawPeer> silent;
+  for (int i = 0; i < 200; ++i) silent.emplace_back(honest.port);
   honest.check();
-  for (std::size_t i = 0; i < 200 - par::kMaxUnauthenticated; ++i) CHECK(silent[i]->is_closed());
+  for (std::size_t i = 0; i < 200 - par::kMaxUnauthenticated; ++i) CHECK(silent[i].is_closed());
 
   // A byte now and then does not win time.
   RawPeer slow(honest.port);
@@ -356,20 +345,18 @@ TEST_CASE("two hundred silent connections and a slow one keep nobody out, and ar
     CHECK(honest.client->get("k") == "v");
   }
   CHECK(slow.is_closed());
-  for (const auto& peer : silent) CHECK(peer->is_closed());
-  honest.check();
+  for (RawPeer& peer : silent) CHECK(peer.is_closed());
 }
 
 TEST_CASE("a peer that has shown the token in its ClientHello keeps its place while others are silent") {
   Honest honest;
   Relayed client(honest.port, credentials_for(honest.port));
   REQUIRE(client.send(""));  // the handshake alone; the hello is to come
-  std::vector<std::unique_ptr<RawPeer>> silent;
-  for (std::size_t i = 0; i < 3 * par::kMaxUnauthenticated; ++i)
-    silent.push_back(std::make_unique<RawPeer>(honest.port));
+  std::deque<RawPeer> silent;
+  for (std::size_t i = 0; i < 3 * par::kMaxUnauthenticated; ++i) silent.emplace_back(honest.port);
   honest.check();
   CHECK(client.say_hello());
-  for (std::size_t i = 0; i < par::kMaxUnauthenticated; ++i) CHECK(silent[i]->is_closed());
+  for (std::size_t i = 0; i < par::kMaxUnauthenticated; ++i) CHECK(silent[i].is_closed());
 }
 
 TEST_CASE("rejected connections make one warning, which has no secrets, and a handler that throws does no harm") {
@@ -385,7 +372,6 @@ TEST_CASE("rejected connections make one warning, which has no secrets, and a ha
       peer.say("?");
       CHECK(peer.is_closed());
     }
-    honest.check();
   }
   ls::on_warning({});
   REQUIRE(warnings.size() == 1);

@@ -1,4 +1,4 @@
-// Peers of a TCP store that do what they like: with and without the token, and with a hand in the bytes of others.
+// Peers of a store that do what they like: with and without the token, and with a hand in the bytes of others.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -25,10 +25,11 @@ inline par::ConnectOutcome outcome_at(int port, const par::TcpCredentials& crede
       .outcome;
 }
 
-// One that sends any bytes, and reads what comes back.
+// One that sends any bytes, and reads what comes back: over TCP, or from a Unix socket.
 class RawPeer {
  public:
   explicit RawPeer(int port, const char* host = "127.0.0.1") : stream_(connect(port, host)) {}
+  explicit RawPeer(const std::string& socket) : stream_(par::connect_abstract(socket)) { REQUIRE(stream_.socket()); }
 
   // A server that has closed loses the rest.
   void say(const std::string& bytes) {
@@ -46,14 +47,27 @@ class RawPeer {
     return bytes;
   }
   std::string hear_all() { return hear(1 << 20); }
+  par::StoreMessage answer() {
+    std::string bytes = hear(par::kFrameHeader);
+    while (!par::first_frame(bytes, 1 << 20)) {
+      const std::string next = hear(1);
+      REQUIRE(!next.empty());
+      bytes += next;
+    }
+    return par::read_message(bytes.substr(par::kFrameHeader));
+  }
+  void introduce(const par::JobId& job) {
+    say(par::frame(par::StoreHello{.job = job}));
+    REQUIRE(answer().code == static_cast<int>(par::StoreStatus::kAccepted));
+  }
   bool is_closed() { return hear(1).empty(); }
   void finish() { ::shutdown(stream_.socket().get(), SHUT_WR); }
-  const par::Descriptor& socket() const { return stream_.socket(); }
+  const ls::Descriptor& socket() const { return stream_.socket(); }
 
-  static par::Descriptor connect(int port, const char* host = "127.0.0.1") {
+  static ls::Descriptor connect(int port, const char* host = "127.0.0.1") {
     std::string error;
     par::Deadline deadline(std::chrono::seconds(30));
-    par::Descriptor socket = par::connect_tcp(par::resolve(host, port).at(0), deadline, error);
+    ls::Descriptor socket = par::connect_tcp(par::resolve(host, port).at(0), deadline, error);
     REQUIRE_MESSAGE(socket, error);
     return socket;
   }
@@ -74,8 +88,8 @@ class Relayed {
       : server_(RawPeer::connect(port, host)), job_(credentials.id) {
     int pair[2];
     REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) == 0);
-    client_ = par::Descriptor(pair[0]);
-    stream_ = credentials.tls->stream(par::Descriptor(pair[1]), par::TlsRole::kClient);
+    client_ = ls::Descriptor(pair[0]);
+    stream_ = credentials.tls->stream(ls::Descriptor(pair[1]), par::TlsRole::kClient);
   }
 
   // Whether the server has welcomed the client.
@@ -143,7 +157,7 @@ class Relayed {
     client_.reset();
     return false;
   }
-  static bool pass(const par::Descriptor& from, const par::Descriptor& to, std::string& passed, const Change& change) {
+  static bool pass(const ls::Descriptor& from, const ls::Descriptor& to, std::string& passed, const Change& change) {
     std::string piece;
     const par::Transmission transfer = par::receive_some(from, piece, 1 << 20);
     if (transfer != par::Transmission::kDone) return transfer == par::Transmission::kWouldBlock;
@@ -154,7 +168,7 @@ class Relayed {
     return true;
   }
 
-  par::Descriptor server_, client_;
+  ls::Descriptor server_, client_;
   par::JobId job_;
   std::unique_ptr<par::Stream> stream_;
 };
@@ -181,7 +195,7 @@ class FakeMaster {
     for (;;) {
       pollfd ready{listener_.get(), POLLIN, 0};
       ::poll(&ready, 1, -1);
-      const par::Descriptor client(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      const ls::Descriptor client(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
       if (!client) return;
       char buffer[4096];
       for (int number = 0;; ++number) {
@@ -194,6 +208,6 @@ class FakeMaster {
   }
 
   Reply reply_;
-  par::Descriptor listener_;
+  ls::Descriptor listener_;
   std::thread thread_;
 };

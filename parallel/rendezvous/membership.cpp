@@ -16,8 +16,8 @@
 #include "lockstep/base/warning.h"
 #include "lockstep/parallel/rendezvous/crypto_internal.h"
 #include "lockstep/parallel/rendezvous/limits_internal.h"
+#include "lockstep/parallel/rendezvous/membership_internal.h"
 #include "lockstep/parallel/rendezvous/modules_internal.h"
-#include "lockstep/parallel/rendezvous/place_internal.h"
 #include "lockstep/parallel/rendezvous/socket_internal.h"
 
 namespace lockstep::parallel {
@@ -80,15 +80,15 @@ std::optional<std::string> launcher_job(const Launcher& launcher) {
   return *job + "." + step.value_or("0");
 }
 
-void check_nothing_missing(const Launcher& launcher, const Place& place, bool needs_master) {
+void check_nothing_missing(const Launcher& launcher, const Membership& own, bool needs_master) {
   std::string missing, present;
   const auto look = [&](const char* name, bool is_needed) {
     const auto value = environment(name);
     if (value) present += fmt::format("{}{} is {}", present.empty() ? "" : ", ", name, in_quotes(*value));
     if (!value && is_needed) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", name);
   };
-  look(launcher.rank, place.rank < 0);
-  look(launcher.size, place.size < 0);
+  look(launcher.rank, own.rank < 0);
+  look(launcher.size, own.size < 0);
   look("MASTER_ADDR", needs_master);
   look("MASTER_PORT", needs_master);
   LOCKSTEP_CHECK(missing.empty(), "init_process_group: env:// needs {}{}\n{}", missing,
@@ -114,11 +114,12 @@ bool is_on_one_host(const Launcher& launcher, int size) {
 
 // Sets the socket's name and the job's id from the address and `job`. On one host the address is only a name; no
 // process listens on the port.
-void set_socket(Place& place, const std::string& job) {
-  const std::string name = place.address + "\n" + place.store_name;
-  place.socket = fmt::format("lockstep-{}-{:016x}", ::geteuid(), XXH3_64bits(name.data(), name.size()));
+void set_socket(Membership& own, const std::string& job) {
+  const std::string name = own.address + "\n" + own.store.name;
   const XXH128_hash_t hash = XXH3_128bits(job.data(), job.size());
-  place.job = {hash.low64, hash.high64};
+  own.local = {.socket = fmt::format("lockstep-{}-{:016x}", ::geteuid(), XXH3_64bits(name.data(), name.size())),
+               .address = own.address,
+               .job = {hash.low64, hash.high64}};
 }
 
 // A port for a SLURM job without MASTER_PORT, derived from its identity: steps and jobs that share a host differ.
@@ -127,38 +128,38 @@ int port_of_job(const std::string& job) {
   return kFirst + static_cast<int>(XXH3_64bits(job.data(), job.size()) % kSpan);
 }
 
-void check_place(const Place& place) {
-  LOCKSTEP_CHECK(place.size >= 1 && place.size <= kMaxRanks,
-                 "init_process_group: the world size is {}, expected 1 to {}", place.size, kMaxRanks);
-  LOCKSTEP_CHECK(place.rank >= 0 && place.rank < place.size,
-                 "init_process_group: the rank is {}, expected 0 to {} (world size {})", place.rank, place.size - 1,
-                 place.size);
+void check_membership(const Membership& own) {
+  LOCKSTEP_CHECK(own.size >= 1 && own.size <= kMaxRanks, "init_process_group: the world size is {}, expected 1 to {}",
+                 own.size, kMaxRanks);
+  LOCKSTEP_CHECK(own.rank >= 0 && own.rank < own.size,
+                 "init_process_group: the rank is {}, expected 0 to {} (world size {})", own.rank, own.size - 1,
+                 own.size);
 }
 
 // Sets the endpoint where rank 0 serves the store of ranks on several hosts.
-void find_master(Place& place, const Launcher& launcher, const std::optional<std::string>& job) {
+void find_master(Membership& own, const Launcher& launcher, const std::optional<std::string>& job) {
   const auto master = environment("MASTER_ADDR"), port = environment("MASTER_PORT");
   const auto nodes = first_of({"SLURM_STEP_NODELIST", "SLURM_NODELIST", "SLURM_JOB_NODELIST"});
-  place.host = master ? *master : first_host(nodes.value_or(""));
-  LOCKSTEP_CHECK(!place.host.empty(),
+  own.host = master ? *master : first_host(nodes.value_or(""));
+  LOCKSTEP_CHECK(!own.host.empty(),
                  "init_process_group: {} started ranks on several hosts, but the address of rank 0 is unknown\n"
                  "Set MASTER_ADDR and MASTER_PORT on all of them{}",
                  launcher.name, launcher.local_size ? ", or give .init_method = \"mpi://\"" : "");
   const int given = port ? to_number(*port, "MASTER_PORT", 1, 65535) : port_of_job(job.value_or(""));
-  place.port = given;
-  place.port_name = fmt::format("{} {}", port ? "MASTER_PORT" : "the port of this job,", given);
+  own.port = given;
+  own.port_name = fmt::format("{} {}", port ? "MASTER_PORT" : "the port of this job,", given);
   if (environment("TORCHELASTIC_USE_AGENT_STORE").value_or("False") == "True") {
-    const auto own = environment_number("LOCKSTEP_PORT", 1, 65535);
-    LOCKSTEP_CHECK(own || given < 65535,
+    const auto chosen = environment_number("LOCKSTEP_PORT", 1, 65535);
+    LOCKSTEP_CHECK(chosen || given < 65535,
                    "init_process_group: torchrun's agent has MASTER_PORT {}, and no port is above that\n"
                    "Set LOCKSTEP_PORT on all ranks, or choose another MASTER_PORT",
                    given);
-    place.port = own.value_or(given + 1);
-    place.port_name = fmt::format("LOCKSTEP_PORT {}{} (torchrun's agent has MASTER_PORT {})", place.port,
-                                  own ? "" : ", by default MASTER_PORT + 1", given);
+    own.port = chosen.value_or(given + 1);
+    own.port_name = fmt::format("LOCKSTEP_PORT {}{} (torchrun's agent has MASTER_PORT {})", own.port,
+                                chosen ? "" : ", by default MASTER_PORT + 1", given);
   }
-  place.port_name += " of " + place.host;
-  place.address = fmt::format("{}:{}", place.host, place.port);
+  own.port_name += " of " + own.host;
+  own.address = fmt::format("{}:{}", own.host, own.port);
 }
 
 }  // namespace
@@ -168,45 +169,45 @@ bool is_loopback(const std::string& address) {
   return address == "localhost" || address == "::1" || address == "[::1]" || address.starts_with("127.");
 }
 
-Place place_from_environment(const RendezvousOptions& options) {
+Membership membership_from_environment(const RendezvousOptions& options) {
   const Launcher* found = find_launcher();
   const Launcher& launcher = found ? *found : kLaunchers[0];
   const auto size = environment(launcher.size), rank = environment(launcher.rank);
   const auto job = launcher_job(launcher), port = environment("MASTER_PORT");
 
-  Place place = read_url(options);
-  if (place.rank < 0 && place.size < 0 && !is_launched()) {
+  Membership own = read_url(options);
+  if (own.rank < 0 && own.size < 0 && !is_launched()) {
     warn("init_process_group",
          "init_process_group: no launcher has set RANK and WORLD_SIZE: the group has this process alone\n"
          "To start two ranks: lockstep-run --nproc-per-node 2 ./program (or torchrun, mpirun, srun)");
-    place.rank = 0;
-    place.size = 1;
-    return place;
+    own.rank = 0;
+    own.size = 1;
+    return own;
   }
-  if (place.size < 0 && size) place.size = to_number(*size, launcher.size, 1, kMaxRanks);
-  const bool is_alone = place.size == 1;  // a single rank needs no rendezvous
-  check_nothing_missing(launcher, place, !is_alone && (launcher.needs_master || (!job && !port)));
-  if (place.rank < 0) place.rank = to_number(*rank, launcher.rank, 0, kMaxRanks - 1);
-  check_place(place);
-  if (is_alone) return place;
+  if (own.size < 0 && size) own.size = to_number(*size, launcher.size, 1, kMaxRanks);
+  const bool is_alone = own.size == 1;  // a single rank needs no rendezvous
+  check_nothing_missing(launcher, own, !is_alone && (launcher.needs_master || (!job && !port)));
+  if (own.rank < 0) own.rank = to_number(*rank, launcher.rank, 0, kMaxRanks - 1);
+  check_membership(own);
+  if (is_alone) return own;
 
   const std::string run = fmt::format("run {} restart {} job {}", environment("TORCHELASTIC_RUN_ID").value_or("none"),
                                       environment("TORCHELASTIC_RESTART_COUNT").value_or("0"), job.value_or("none"));
-  place.is_one_host = is_on_one_host(launcher, place.size);
-  if (!place.is_one_host) {
-    find_master(place, launcher, job);
-    place.job_text = run;
-    return place;
+  own.is_one_host = is_on_one_host(launcher, own.size);
+  if (!own.is_one_host) {
+    find_master(own, launcher, job);
+    own.store.job = run;
+    return own;
   }
   if (port) {
     const auto master = environment("MASTER_ADDR");
     const std::string host = !master || is_loopback(*master) ? "127.0.0.1" : *master;
-    place.address = fmt::format("{}:{}", host, to_number(*port, "MASTER_PORT", 0, 65535));
+    own.address = fmt::format("{}:{}", host, to_number(*port, "MASTER_PORT", 0, 65535));
   } else {
-    place.address = fmt::format("{} job {}", launcher.name, *job);
+    own.address = fmt::format("{} job {}", launcher.name, *job);
   }
-  set_socket(place, environment("LOCKSTEP_JOB_TOKEN").value_or("") + "\n" + run);
-  return place;
+  set_socket(own, environment("LOCKSTEP_JOB_TOKEN").value_or("") + "\n" + run);
+  return own;
 }
 
 // --- other URLs -----------------------------------------------------------------------------------------------------
@@ -218,8 +219,11 @@ int to_number(const RendezvousOptions& options, const char* what, const std::str
                       low, high);
 }
 
+// Whether the scheme of an init_method is the name of a module whose library knows the ranks.
+bool knows_ranks(const std::string& scheme) { return is_backend_module(scheme) && backend_module(scheme).place; }
+
 // "rank=0&world_size=2".
-void read_query(const RendezvousOptions& options, const std::string& query, Place& place) {
+void read_query(const RendezvousOptions& options, const std::string& query, Membership& own) {
   std::istringstream parts(query);
   for (std::string part; std::getline(parts, part, '&');) {
     const std::size_t equal = std::min(part.find('='), part.size());
@@ -227,51 +231,49 @@ void read_query(const RendezvousOptions& options, const std::string& query, Plac
     LOCKSTEP_CHECK(name == "rank" || name == "world_size",
                    "init_process_group: init_method {}: unknown {}; expected rank=... and world_size=...",
                    in_quotes(options.init_method), in_quotes(name));
-    int& number = name == "rank" ? place.rank : place.size;
+    int& number = name == "rank" ? own.rank : own.size;
     if (number < 0) number = to_number(options, name.c_str(), value, 0, kMaxRanks);
   }
 }
 
-void read_host(const RendezvousOptions& options, const std::string& text, Place& place) {
+void read_host(const RendezvousOptions& options, const std::string& text, Membership& own) {
   const std::size_t colon = text.rfind(':');
   LOCKSTEP_CHECK(colon != std::string::npos && colon > 0 && text.find(']', colon) == std::string::npos,
                  "init_process_group: init_method {}: expected tcp://host:port", in_quotes(options.init_method));
-  place.host = text.substr(0, colon);
-  if (place.host.starts_with('[') && place.host.ends_with(']'))
-    place.host = place.host.substr(1, place.host.size() - 2);
-  place.port = to_number(options, "the port", text.substr(colon + 1), 1, 65535);
+  own.host = text.substr(0, colon);
+  if (own.host.starts_with('[') && own.host.ends_with(']')) own.host = own.host.substr(1, own.host.size() - 2);
+  own.port = to_number(options, "the port", text.substr(colon + 1), 1, 65535);
 }
 
 }  // namespace
 
-Place read_url(const RendezvousOptions& options) {
+Membership read_url(const RendezvousOptions& options) {
   const std::string& text = options.init_method;
   const std::size_t colon = text.find("://");
-  Place place{.rank = options.rank,
-              .size = options.world_size,
-              .scheme = text.substr(0, colon),
-              .store_name = options.group_name,
-              .authenticate = options.authenticate};
-  const std::string& scheme = place.scheme;
+  Membership own{.rank = options.rank,
+                 .size = options.world_size,
+                 .scheme = text.substr(0, colon),
+                 .store = {.authenticate = options.authenticate, .name = options.group_name}};
+  const std::string& scheme = own.scheme;
   LOCKSTEP_CHECK(
-      colon != std::string::npos && (scheme == "env" || scheme == "tcp" || scheme == "file" || scheme == "mpi"),
+      colon != std::string::npos && (scheme == "env" || scheme == "tcp" || scheme == "file" || knows_ranks(scheme)),
       "init_process_group: init_method {} is none of env://, tcp://host:port, file:///path and mpi://",
       in_quotes(text));
   const std::string rest = text.substr(colon + 3);
   const std::size_t query = std::min(rest.find('?'), rest.size());
   const std::string target = rest.substr(0, query);
-  read_query(options, rest.substr(std::min(query + 1, rest.size())), place);
+  read_query(options, rest.substr(std::min(query + 1, rest.size())), own);
   if (scheme == "tcp") {
-    read_host(options, target, place);
+    read_host(options, target, own);
   } else if (scheme == "file") {
     LOCKSTEP_CHECK(target.starts_with('/'),
                    "init_process_group: init_method {}: expected file:///path, an absolute path", in_quotes(text));
-    place.path = target;
+    own.path = target;
   } else {
     LOCKSTEP_CHECK(target.empty(), "init_process_group: init_method {}: nothing may follow {}://", in_quotes(text),
                    scheme);
   }
-  return place;
+  return own;
 }
 
 std::string first_host(const std::string& list) {
@@ -281,10 +283,10 @@ std::string first_host(const std::string& list) {
   return host;
 }
 
-// --- mpi:// ----------------------------------------------------------------------------------------------------------
+// --- the URL of a module ---------------------------------------------------------------------------------------------
 
-// init_method "mpi://": MPI provides rank and size. The backend mpi needs nothing else; the other backends use a
-// store, whose address, job and token rank 0 draws and MPI broadcasts.
+// init_method "mpi://": a module's library provides rank and size. The backend of that module needs nothing else; the
+// other backends use a store, whose address, job and token rank 0 draws and the library broadcasts.
 
 namespace {
 
@@ -315,7 +317,7 @@ Shared draw() {
   return out;
 }
 
-// Without this check the ranks of the backend mpi, which need no store, would wait for the others until the
+// Without this check the ranks of the module's backend, which need no store, would wait for the others until the
 // time-out.
 void check_same_backend(const std::vector<Shared>& all) {
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
@@ -327,57 +329,56 @@ void check_same_backend(const std::vector<Shared>& all) {
   }
 }
 
-// Asks MPI, which this call initialises. Without an address if the backend needs no store.
-Place place_from_mpi(const RendezvousOptions& options) {
-  const BackendModule& mpi = backend_module("mpi");
-  Place place = read_url(options);
-  const int given_rank = place.rank, given_size = place.size;
-  mpi.place(&place.rank, &place.size);
-  LOCKSTEP_CHECK((given_rank < 0 || given_rank == place.rank) && (given_size < 0 || given_size == place.size),
-                 "init_process_group: .rank is {} and .world_size is {}, but MPI says rank {} of {}\n"
-                 "Leave them out with mpi://, and start the program with mpirun -np",
-                 given_rank, given_size, place.rank, place.size);
-  if (place.size == 1) return place;
-  Shared own = place.rank == 0 && options.backend != "mpi" ? draw() : Shared();
-  put(own.backend, options.backend);
-  std::vector<Shared> all(static_cast<std::size_t>(place.size));
-  mpi.gather(&own, all.data(), sizeof(own));
+// Asks the library, which this call initialises. Without an address if the backend needs no store.
+Membership membership_from_module(const RendezvousOptions& options, Membership own) {
+  const BackendModule& module = backend_module(own.scheme);
+  const int given_rank = own.rank, given_size = own.size;
+  module.place(&own.rank, &own.size);
+  LOCKSTEP_CHECK((given_rank < 0 || given_rank == own.rank) && (given_size < 0 || given_size == own.size),
+                 "init_process_group: .rank is {} and .world_size is {}, but this process is rank {} of {} in {}\n"
+                 "Leave them out with {}://, and start the program with mpirun -np",
+                 given_rank, given_size, own.rank, own.size, own.scheme, own.scheme);
+  if (own.size == 1) return own;
+  Shared offer = own.rank == 0 && options.backend != own.scheme ? draw() : Shared();
+  put(offer.backend, options.backend);
+  std::vector<Shared> all(static_cast<std::size_t>(own.size));
+  module.gather(&offer, all.data(), sizeof(offer));
   check_same_backend(all);
-  if (options.backend == "mpi") return place;
+  if (options.backend == own.scheme) return own;
   const Shared& shared = all[0];
-  place.is_one_host = environment_number("OMPI_COMM_WORLD_LOCAL_SIZE", 1, kMaxRanks).value_or(place.size) == place.size;
-  place.host = shared.host;
-  place.port = shared.port;
-  place.port_name = fmt::format("port {} of {}, which was free when MPI's rank 0 chose it", shared.port, shared.host);
-  place.token = shared.token;
-  place.job_text = fmt::format("MPI job {}", shared.job);
-  place.address = place.is_one_host ? place.job_text : fmt::format("{}:{}", place.host, place.port);
-  set_socket(place, place.token);
-  return place;
+  own.is_one_host = environment_number("OMPI_COMM_WORLD_LOCAL_SIZE", 1, kMaxRanks).value_or(own.size) == own.size;
+  own.host = shared.host;
+  own.port = shared.port;
+  own.port_name = fmt::format("port {} of {}, which was free when MPI's rank 0 chose it", shared.port, shared.host);
+  own.store.token = shared.token;
+  own.store.job = fmt::format("MPI job {}", shared.job);
+  own.address = own.is_one_host ? own.store.job : fmt::format("{}:{}", own.host, own.port);
+  set_socket(own, own.store.token);
+  return own;
 }
 
 }  // namespace
 
 // --- every init_method -----------------------------------------------------------------------------------------------
 
-Place find_place(const RendezvousOptions& options) {
-  Place place{.rank = options.rank, .size = options.world_size};
-  if (!options.store) place = read_url(options);
-  if (place.scheme == "env") return place_from_environment(options);
-  if (place.scheme == "mpi") return place_from_mpi(options);
-  LOCKSTEP_CHECK(!options.store || (place.rank >= 0 && place.size >= 0),
+Membership find_membership(const RendezvousOptions& options) {
+  Membership own{.rank = options.rank, .size = options.world_size};
+  if (!options.store) own = read_url(options);
+  if (own.scheme == "env") return membership_from_environment(options);
+  if (knows_ranks(own.scheme)) return membership_from_module(options, std::move(own));
+  LOCKSTEP_CHECK(!options.store || (own.rank >= 0 && own.size >= 0),
                  "init_process_group: with .store, .rank and .world_size must be given, too (they are {} and {})",
-                 place.rank, place.size);
-  LOCKSTEP_CHECK(place.rank >= 0 && place.size >= 0,
+                 own.rank, own.size);
+  LOCKSTEP_CHECK(own.rank >= 0 && own.size >= 0,
                  "init_process_group: {} needs .rank and .world_size (or ?rank=0&world_size=2 after the {})",
-                 in_quotes(options.init_method), place.scheme == "tcp" ? "port" : "path");
-  check_place(place);
-  if (place.scheme != "tcp") return place;
-  place.is_one_host = is_loopback(place.host);
-  place.port_name = fmt::format("port {} of {}", place.port, place.host);
-  place.address = fmt::format("{}:{}", place.is_one_host ? "127.0.0.1" : place.host, place.port);
-  set_socket(place, environment("LOCKSTEP_JOB_TOKEN").value_or(""));
-  return place;
+                 in_quotes(options.init_method), own.scheme == "tcp" ? "port" : "path");
+  check_membership(own);
+  if (own.scheme != "tcp") return own;
+  own.is_one_host = is_loopback(own.host);
+  own.port_name = fmt::format("port {} of {}", own.port, own.host);
+  own.address = fmt::format("{}:{}", own.is_one_host ? "127.0.0.1" : own.host, own.port);
+  set_socket(own, environment("LOCKSTEP_JOB_TOKEN").value_or(""));
+  return own;
 }
 
 }  // namespace lockstep::parallel
