@@ -6,6 +6,7 @@
 #include <memory>
 #include <utility>
 
+#include "lockstep/base/byte_reader_internal.h"
 #include "lockstep/base/check_internal.h"
 #include "lockstep/base/environment_internal.h"
 #include "lockstep/base/warning.h"
