@@ -23,7 +23,7 @@ std::string key_of(const char* what, int rank) { return fmt::format("watch/{}/{}
 
 // The last heartbeat of a rank: "17 4" are the numbers of heartbeats and of started collectives; "left" is appended at
 // the rank's end.
-struct PeerWatch::Sign {
+struct PeerWatch::Heartbeat {
   std::string text;
   bool has_left() const { return text.ends_with(kLeftInOrder); }
   std::string collectives() const {
@@ -39,7 +39,7 @@ PeerWatch::PeerWatch(PeerWatchOptions options, Callback<void()> on_failure)
     : options_(std::move(options)), on_failure_(std::move(on_failure)), next_((options_.rank + 1) % options_.size),
       heard_at_(std::chrono::steady_clock::now()) {
   options_.store->set(key_of("process", options_.rank), process_identity(::getpid()));
-  give_sign();
+  beat();
   thread_ = std::thread([this] { run(); });
 }
 
@@ -115,16 +115,16 @@ std::string PeerWatch::value_of(const std::string& key) {
   return options_.store->check({key}) ? options_.store->get(key) : "";
 }
 
-PeerWatch::Sign PeerWatch::sign_of(int rank) { return {value_of(key_of("sign", rank)).substr(0, 64)}; }
+PeerWatch::Heartbeat PeerWatch::heartbeat_of(int rank) { return {value_of(key_of("sign", rank)).substr(0, 64)}; }
 
 std::string PeerWatch::progress() {
   std::string text;
   try {
     for (int r = 0; r < std::min(options_.size, kShownRanks); ++r) {
-      const Sign sign = sign_of(r);
-      const std::string count = r == options_.rank ? std::to_string(collectives_.load()) : sign.collectives();
+      const Heartbeat heartbeat = heartbeat_of(r);
+      const std::string count = r == options_.rank ? std::to_string(collectives_.load()) : heartbeat.collectives();
       text += fmt::format("{}{} has started {}{}", r == 0 ? "" : ", ", rank_text(r, options_.members), count,
-                          sign.has_left() ? " and left" : "");
+                          heartbeat.has_left() ? " and left" : "");
     }
   } catch (const Error& error) {
     return fmt::format("the progress of the other ranks is unknown: {}", error.what());
@@ -132,7 +132,7 @@ std::string PeerWatch::progress() {
   return text + " collectives";
 }
 
-void PeerWatch::give_sign() {
+void PeerWatch::beat() {
   options_.store->set(key_of("sign", options_.rank), fmt::format("{} {}", ++beats_, collectives_.load()));
 }
 
@@ -146,7 +146,7 @@ void PeerWatch::run() {
     if (now - looked > options_.beat + std::chrono::seconds(2)) heard_at_ = now;
     looked = now;
     try {
-      give_sign();
+      beat();
       look_at_next();
       beats_missed_ = 0;
     } catch (const Error& error) {
@@ -172,15 +172,15 @@ void PeerWatch::look_at_next() {
   const auto now = std::chrono::steady_clock::now();
   if (const std::string failure = value_of(kFailure); !failure.empty()) return take(failure);
   if (next_ == options_.rank) return;  // all others have left
-  const Sign sign = sign_of(next_);
-  if (sign.has_left()) {
+  const Heartbeat heartbeat = heartbeat_of(next_);
+  if (heartbeat.has_left()) {
     next_ = (next_ + 1) % options_.size;
     heard_.clear();
     heard_at_ = now;
     return;
   }
-  if (sign.text != heard_) {
-    heard_ = sign.text;
+  if (heartbeat.text != heard_) {
+    heard_ = heartbeat.text;
     heard_at_ = now;
   }
   if (has_ended(value_of(key_of("process", next_))))

@@ -55,15 +55,15 @@ class PeerWatch {
   std::string progress();
 
  private:
-  struct Sign;
+  struct Heartbeat;
   void run();
-  void give_sign();
+  void beat();
   void look_at_next();
   void miss_store(const std::string& why);
   void wait_for_hearers();
   void take(const std::string& why);
   std::string value_of(const std::string& key);
-  Sign sign_of(int rank);
+  Heartbeat heartbeat_of(int rank);
 
   PeerWatchOptions options_;
   Callback<void()> on_failure_;

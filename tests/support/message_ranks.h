@@ -108,40 +108,40 @@ class PostTransport final : public ls::parallel::Transport {
   PostTransport(std::shared_ptr<Post> post, int rank, bool blocks)
       : post_(std::move(post)), rank_(rank), blocks_(blocks) {}
 
-  std::unique_ptr<ls::parallel::Parcel> send(int to, ls::parallel::Channel channel, const void* data,
-                                             std::size_t bytes) override {
+  std::unique_ptr<ls::parallel::Request> send(int to, ls::parallel::Channel channel, const void* data,
+                                              std::size_t bytes) override {
     const bool is_lost = post_->is_closed(to);  // gloo does not report a lost peer: the request never finishes
     const bool is_for_any = channel >= ls::parallel::Channel::kFailedSteps;  // the receiver takes it from any rank
     if (!is_lost) post_->put({is_for_any ? ls::parallel::kAnyRank : rank_, to, channel}, rank_, data, bytes);
     return std::make_unique<Sent>(to, is_lost);
   }
-  std::unique_ptr<ls::parallel::Parcel> receive(int from, ls::parallel::Channel channel, void* data,
-                                                std::size_t) override {
+  std::unique_ptr<ls::parallel::Request> receive(int from, ls::parallel::Channel channel, void* data,
+                                                 std::size_t) override {
     const Post::Line line{from, rank_, channel};
     return std::make_unique<Awaited>(from, line, post_->expect(line), static_cast<std::byte*>(data));
   }
-  bool finish(ls::parallel::Parcel& parcel, ls::parallel::Deadline* deadline) override {
-    auto* const awaited = dynamic_cast<Awaited*>(&parcel);
+  bool finish(ls::parallel::Request& request, ls::parallel::Deadline* deadline) override {
+    auto* const awaited = dynamic_cast<Awaited*>(&request);
     const auto patience = blocks_ && deadline ? deadline->slice() : std::chrono::milliseconds(0);
-    if (!awaited && static_cast<Sent&>(parcel).is_lost) return std::this_thread::sleep_for(patience), false;
+    if (!awaited && static_cast<Sent&>(request).is_lost) return std::this_thread::sleep_for(patience), false;
     if (!awaited || awaited->done) return true;
     const Post::Found found = post_->take(awaited->line, awaited->number, awaited->data, patience);
-    if (found == Post::Found::kNever) throw ls::parallel::PeerLost{parcel.peer(), "it is closed", false};
+    if (found == Post::Found::kNever) throw ls::parallel::PeerLost{request.peer(), "it is closed", false};
     return awaited->done = found == Post::Found::kYes;
   }
   bool is_closed(int peer) override { return post_->is_closed(peer); }
   bool blocks() const override { return blocks_; }
-  std::unique_ptr<ls::parallel::Parcel> start_native(const ls::parallel::Call&) override { return nullptr; }
+  std::unique_ptr<ls::parallel::Request> start_native(const ls::parallel::Call&) override { return nullptr; }
   void hang_up(bool) override { post_->close(rank_); }
 
  private:
-  struct Sent final : ls::parallel::Parcel {
-    Sent(int to, bool is_lost) : Parcel(to), is_lost(is_lost) {}
+  struct Sent final : ls::parallel::Request {
+    Sent(int to, bool is_lost) : Request(to), is_lost(is_lost) {}
     bool is_lost;
   };
-  struct Awaited final : ls::parallel::Parcel {
+  struct Awaited final : ls::parallel::Request {
     Awaited(int from, const Post::Line& line, std::uint64_t number, std::byte* data)
-        : Parcel(from), line(line), number(number), data(data) {}
+        : Request(from), line(line), number(number), data(data) {}
     Post::Line line;
     std::uint64_t number;
     std::byte* data;

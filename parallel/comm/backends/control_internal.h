@@ -113,7 +113,7 @@ struct alignas(64) Counter {
 };
 
 // One direction between two ranks: a ring of bytes.
-struct Mailbox {
+struct TransferRing {
   alignas(64) std::atomic<std::uint64_t> written;
   alignas(64) std::atomic<std::uint64_t> read;
 };
@@ -139,13 +139,13 @@ class Control {
   std::byte* inline_data(int r, std::uint64_t number) const {
     return base_ + inlines() + (index(r) * kInlineSlots + number % kInlineSlots) * kInlineBytes;
   }
-  Mailbox& mailbox(int from, int to) const { return at<Mailbox>(box(from, to)); }
-  std::byte* mailbox_data(int from, int to) const { return base_ + box(from, to) + sizeof(Mailbox); }
-  std::size_t mailbox_bytes() const { return mailbox_bytes(size_); }
+  TransferRing& ring(int from, int to) const { return at<TransferRing>(box(from, to)); }
+  std::byte* ring_data(int from, int to) const { return base_ + box(from, to) + sizeof(TransferRing); }
+  std::size_t ring_bytes() const { return ring_bytes(size_); }
 
   static std::size_t bytes(int size) {
     const Control layout(nullptr, size);
-    return layout.mailboxes() + layout.size_ * layout.size_ * (sizeof(Mailbox) + layout.mailbox_bytes());
+    return layout.rings() + layout.size_ * layout.size_ * (sizeof(TransferRing) + layout.ring_bytes());
   }
 
  private:
@@ -154,16 +154,16 @@ class Control {
     return *reinterpret_cast<T*>(base_ + offset);
   }
   static std::size_t index(int r) { return static_cast<std::size_t>(r); }
-  static std::size_t mailbox_bytes(std::size_t size) { return size > 64 ? 1024 : 65536 / size / 64 * 64; }
+  static std::size_t ring_bytes(std::size_t size) { return size > 64 ? 1024 : 65536 / size / 64 * 64; }
   std::size_t ranks() const { return sizeof(ControlHeader); }
   std::size_t arrivals() const { return ranks() + size_ * sizeof(RankState); }
   std::size_t claims() const { return arrivals() + kSlots * size_ * sizeof(Arrival); }
   std::size_t dones() const { return claims() + kSlots * size_ * sizeof(Counter); }
   std::size_t draws() const { return dones() + kSlots * sizeof(Counter); }
   std::size_t inlines() const { return (draws() + kSlots * sizeof(Counter) + 4095) / 4096 * 4096; }
-  std::size_t mailboxes() const { return inlines() + size_ * kInlineSlots * kInlineBytes; }
+  std::size_t rings() const { return inlines() + size_ * kInlineSlots * kInlineBytes; }
   std::size_t box(int from, int to) const {
-    return mailboxes() + (index(from) * size_ + index(to)) * (sizeof(Mailbox) + mailbox_bytes());
+    return rings() + (index(from) * size_ + index(to)) * (sizeof(TransferRing) + ring_bytes());
   }
 
   std::byte* base_;

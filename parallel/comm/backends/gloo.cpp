@@ -119,10 +119,10 @@ class Mesh final : public gloo::Context {
 
 constexpr std::chrono::hours kForever{24 * 365};
 
-class GlooParcel final : public Parcel {
+class GlooRequest final : public Request {
  public:
-  GlooParcel(int peer, bool sending, std::unique_ptr<gloo::transport::UnboundBuffer> buffer)
-      : Parcel(peer), buffer_(std::move(buffer)), sending_(sending) {}
+  GlooRequest(int peer, bool sending, std::unique_ptr<gloo::transport::UnboundBuffer> buffer)
+      : Request(peer), buffer_(std::move(buffer)), sending_(sending) {}
   gloo::transport::UnboundBuffer& buffer() { return *buffer_; }
 
   // Returns when the request is complete (true) or `abort` was called, before or meanwhile.
@@ -152,20 +152,20 @@ class Alarm {
   Alarm(const Alarm&) = delete;
   Alarm& operator=(const Alarm&) = delete;
 
-  void set(GlooParcel& parcel, std::chrono::milliseconds after) {
+  void set(GlooRequest& request, std::chrono::milliseconds after) {
     const std::lock_guard lock(mutex_);
     const auto at = Deadline::Clock::now() + after;
-    waits_.push_back({&parcel, at});
+    waits_.push_back({&request, at});
     if (at < next_) changed_.notify_one();
   }
-  void clear(GlooParcel& parcel) {
+  void clear(GlooRequest& request) {
     const std::lock_guard lock(mutex_);
-    std::erase_if(waits_, [&](const Wait& wait) { return wait.parcel == &parcel; });
+    std::erase_if(waits_, [&](const Wait& wait) { return wait.request == &request; });
   }
 
  private:
   struct Wait {
-    GlooParcel* parcel;
+    GlooRequest* request;
     Deadline::Clock::time_point at;
   };
 
@@ -174,7 +174,7 @@ class Alarm {
     while (!stopping_) {
       const auto now = Deadline::Clock::now();
       std::erase_if(waits_, [&](const Wait& wait) {
-        if (wait.at <= now) wait.parcel->abort();
+        if (wait.at <= now) wait.request->abort();
         return wait.at <= now;
       });
       next_ = now + kForever;
@@ -242,7 +242,7 @@ class GlooTransport final : public Transport {
     for (const int peer : others_) {
       auto buffer = data_->createUnboundBuffer(&never_, sizeof(never_));
       buffer->recv(peer, static_cast<std::uint64_t>(kWatchChannel));
-      watches_[static_cast<std::size_t>(peer)] = std::make_unique<GlooParcel>(peer, false, std::move(buffer));
+      watches_[static_cast<std::size_t>(peer)] = std::make_unique<GlooRequest>(peer, false, std::move(buffer));
     }
   }
   ~GlooTransport() override {
@@ -253,15 +253,15 @@ class GlooTransport final : public Transport {
     news_.reset();
   }
 
-  std::unique_ptr<Parcel> send(int to, Channel channel, const void* data, std::size_t bytes) override {
+  std::unique_ptr<Request> send(int to, Channel channel, const void* data, std::size_t bytes) override {
     return post(to, channel, const_cast<void*>(data), bytes, true);
   }
-  std::unique_ptr<Parcel> receive(int from, Channel channel, void* data, std::size_t bytes) override {
+  std::unique_ptr<Request> receive(int from, Channel channel, void* data, std::size_t bytes) override {
     return post(from, channel, data, bytes, false);
   }
 
-  bool finish(Parcel& parcel, Deadline* deadline) override {
-    auto& waited = static_cast<GlooParcel&>(parcel);
+  bool finish(Request& request, Deadline* deadline) override {
+    auto& waited = static_cast<GlooRequest&>(request);
     alarm_.set(waited, deadline ? deadline->slice() : std::chrono::milliseconds(1));
     bool done = false, closed = false;
     try {
@@ -270,13 +270,13 @@ class GlooTransport final : public Transport {
       closed = true;
     }
     alarm_.clear(waited);
-    if (closed) throw PeerLost{parcel.peer(), kClosed, false};
+    if (closed) throw PeerLost{request.peer(), kClosed, false};
     return done;
   }
 
   // Nothing is ever sent to the receive `watch`, so a wait for it fails only if the connection has ended.
   bool is_closed(int peer) override {
-    GlooParcel& watch = *watches_[static_cast<std::size_t>(peer)];
+    GlooRequest& watch = *watches_[static_cast<std::size_t>(peer)];
     const std::lock_guard lock(watches_mutex_);
     watch.abort();
     try {
@@ -288,7 +288,7 @@ class GlooTransport final : public Transport {
   }
 
   bool blocks() const override { return true; }
-  std::unique_ptr<Parcel> start_native(const Call&) override { return nullptr; }
+  std::unique_ptr<Request> start_native(const Call&) override { return nullptr; }
 
   void hang_up(bool) override {
     data_->abort();
@@ -296,7 +296,7 @@ class GlooTransport final : public Transport {
   }
 
  private:
-  std::unique_ptr<Parcel> post(int peer, Channel channel, void* data, std::size_t bytes, bool sending) {
+  std::unique_ptr<Request> post(int peer, Channel channel, void* data, std::size_t bytes, bool sending) {
     const WithoutBrokenPipe guard;
     try {
       auto buffer = mesh_of(channel).createUnboundBuffer(data, bytes);
@@ -305,7 +305,7 @@ class GlooTransport final : public Transport {
       else
         sending ? buffer->send(peer, static_cast<std::uint64_t>(channel))
                 : buffer->recv(peer, static_cast<std::uint64_t>(channel));
-      return std::make_unique<GlooParcel>(peer, sending, std::move(buffer));
+      return std::make_unique<GlooRequest>(peer, sending, std::move(buffer));
     } catch (const gloo::Exception&) {
       throw PeerLost{peer, kClosed, false};
     }
@@ -370,20 +370,20 @@ class GlooTransport final : public Transport {
     const std::vector<Mesh*> on = meshes();
     const std::size_t count = others_.size() * on.size();
     std::vector<Digest> sent(count), received(count);
-    std::vector<GlooParcel> parcels;
+    std::vector<GlooRequest> requests;
     const auto post = [&](std::size_t i, bool sending, Digest& digest) {
       const int peer = others_[i / on.size()];
       auto buffer = on[i % on.size()]->createUnboundBuffer(&digest, kDigestBytes);
       sending ? buffer->send(peer, static_cast<std::uint64_t>(kProofChannel))
               : buffer->recv(peer, static_cast<std::uint64_t>(kProofChannel));
-      parcels.emplace_back(peer, sending, std::move(buffer));
+      requests.emplace_back(peer, sending, std::move(buffer));
     };
     for (std::size_t i = 0; i < count; ++i) {
       sent[i] = proof(rank_, others_[i / on.size()], i % on.size());
       post(i, false, received[i]);
       post(i, true, sent[i]);
     }
-    for (GlooParcel& parcel : parcels) finish_proof(parcel, left, place.watch.get());
+    for (GlooRequest& request : requests) finish_proof(request, left, place.watch.get());
     for (std::size_t i = 0; i < count; ++i) {
       const int peer = others_[i / on.size()];
       if (!same_secret(view(received[i]), view(proof(peer, rank_, i % on.size()))))
@@ -392,13 +392,13 @@ class GlooTransport final : public Transport {
   }
 
   // gloo does not complete a send whose connection ends meanwhile, so this checks the watch and the deadline.
-  void finish_proof(GlooParcel& parcel, const TimeLeft& left, FormationWatch* watch) {
+  void finish_proof(GlooRequest& request, const TimeLeft& left, FormationWatch* watch) {
     const auto fail = [&](const std::string& why) {
-      return fmt::format("init_process_group: gloo: rank {} does not prove who it is: {}", parcel.peer(), why);
+      return fmt::format("init_process_group: gloo: rank {} does not prove who it is: {}", request.peer(), why);
     };
     Deadline deadline(left());
     try {
-      while (!finish(parcel, &deadline)) {
+      while (!finish(request, &deadline)) {
         if (watch) watch->check();
         if (deadline.passed()) throw CommTimeout(fail("it does not answer in time"));
       }
@@ -415,7 +415,7 @@ class GlooTransport final : public Transport {
   Alarm alarm_;
   char never_ = 0;
   std::mutex watches_mutex_;
-  std::vector<std::unique_ptr<GlooParcel>> watches_;  // by peer
+  std::vector<std::unique_ptr<GlooRequest>> watches_;  // by peer
 };
 
 std::unique_ptr<Backend> make_gloo(const InitOptions& options, const Rendezvous& place) {

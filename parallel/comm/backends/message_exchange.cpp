@@ -56,25 +56,26 @@ void merge(const Call& call, const RankRange& a, const std::byte* a_data, const 
 
 // --- headers --------------------------------------------------------------------------------------------------------
 
-Head head_of(const Call& call) {
-  Head head{.tag = call.tag, .signature = signature_of(call), .count = call.count};
-  if (call.is_message()) return head;  // the tensors' shapes may differ
-  head.tag = static_cast<std::int32_t>(call.failed_steps);
-  head.number = call.number;
-  head.detail = call.detail;
-  head.purpose = call.purpose;
-  return head;
+Header header_of(const Call& call) {
+  Header header{.tag = call.tag, .signature = signature_of(call), .count = call.count};
+  if (call.is_message()) return header;  // the tensors' shapes may differ
+  header.tag = static_cast<std::int32_t>(call.failed_steps);
+  header.number = call.number;
+  header.detail = call.detail;
+  header.purpose = call.purpose;
+  return header;
 }
 
-void MessageGroup::check_head(const Call& call, int peer, const Head& got) {
-  const Head own = head_of(call);
-  if (std::memcmp(&own, &got, sizeof(Head)) == 0) return;
+void MessageGroup::check_header(const Call& call, int peer, const Header& got) {
+  const Header own = header_of(call);
+  if (std::memcmp(&own, &got, sizeof(Header)) == 0) return;
   const bool transfer = call.kind == Kind::kRecv;
-  if (!transfer && got.magic == Head::kMagic && got.tag != own.tag) throw StepFailed{got.tag > own.tag ? peer : rank_};
-  const auto text = [&](const Head& head) {
-    if (head.magic != Head::kMagic) return std::string("something else");
-    const std::string called = call_text(head.signature, static_cast<std::uint64_t>(head.count), head.purpose);
-    return called + (transfer ? fmt::format(" with tag {}", head.tag) : "");
+  if (!transfer && got.magic == Header::kMagic && got.tag != own.tag)
+    throw StepFailed{got.tag > own.tag ? peer : rank_};
+  const auto text = [&](const Header& header) {
+    if (header.magic != Header::kMagic) return std::string("something else");
+    const std::string called = call_text(header.signature, static_cast<std::uint64_t>(header.count), header.purpose);
+    return called + (transfer ? fmt::format(" with tag {}", header.tag) : "");
   };
   const bool same_text = text(own) == text(got);
   throw Disagreement{peer, fmt::format("{} {} {}, {} {} {}{}", text_of(rank_), transfer ? "expects" : "called",
@@ -85,13 +86,13 @@ void MessageGroup::check_head(const Call& call, int peer, const Head& got) {
 }
 
 // Receives and checks the next header from a rank; false if it has not arrived yet.
-bool MessageGroup::receive_head(MessageWork& work, Mailbox& box, Deadline* deadline) {
-  const Mailbox::Slot& slot = box.slots.front();
-  if (!slot.parcel) throw PeerLost{box.peer, "it left before", false};
-  if (!finish(work, *slot.parcel, deadline)) return false;
-  Head head;
-  std::memcpy(&head, slot.memory.data(), sizeof(head));
-  check_head(work.call, box.peer, head);
+bool MessageGroup::receive_header(MessageWork& work, PostedHeaders& posted, Deadline* deadline) {
+  const PostedHeaders::Slot& slot = posted.slots.front();
+  if (!slot.request) throw PeerLost{posted.peer, "it left before", false};
+  if (!finish(work, *slot.request, deadline)) return false;
+  Header header;
+  std::memcpy(&header, slot.memory.data(), sizeof(header));
+  check_header(work.call, posted.peer, header);
   return true;
 }
 
@@ -106,10 +107,10 @@ bool MessageGroup::is_small(const Call& call) const {
 void MessageGroup::start_exchange(MessageWork& work) {
   const Call& call = work.call;
   const std::size_t bytes = is_small(call) ? part_bytes(call, rank_, size_) : 0;
-  std::vector<std::byte>& message = work.messages.emplace_back(sizeof(Head) + bytes);
-  const Head head = head_of(call);
-  std::memcpy(message.data(), &head, sizeof(head));
-  if (bytes > 0) std::memcpy(message.data() + sizeof(head), call.in.raw_data(), bytes);
+  std::vector<std::byte>& message = work.messages.emplace_back(sizeof(Header) + bytes);
+  const Header header = header_of(call);
+  std::memcpy(message.data(), &header, sizeof(header));
+  if (bytes > 0) std::memcpy(message.data() + sizeof(header), call.in.raw_data(), bytes);
   send_round(work);
 }
 
@@ -117,7 +118,7 @@ void MessageGroup::send_round(MessageWork& work) {
   const int to = rounds_[work.round].to;
   const std::vector<std::byte>& message = work.messages.back();
   work.rounds_sent = work.round + 1;
-  if (to >= 0) work.last.push_back(transport_->send(to, Channel::kHeads, message.data(), message.size()));
+  if (to >= 0) work.last.push_back(transport_->send(to, Channel::kHeaders, message.data(), message.size()));
 }
 
 // Advances the exchange as far as possible; false if a message has not arrived yet.
@@ -126,10 +127,10 @@ bool MessageGroup::exchange(MessageWork& work, Deadline* deadline) {
     if (work.rounds_sent == work.round) send_round(work);
     const Round& round = rounds_[work.round];
     if (round.from < 0) continue;
-    Mailbox& box = heads_[static_cast<std::size_t>(round.from)];
-    if (!receive_head(work, box, deadline)) return false;
-    merge_message(work, round, box.slots.front().memory);
-    recycle(box);
+    PostedHeaders& posted = headers_[static_cast<std::size_t>(round.from)];
+    if (!receive_header(work, posted, deadline)) return false;
+    merge_message(work, round, posted.slots.front().memory);
+    recycle(posted);
   }
   return true;
 }
@@ -139,12 +140,12 @@ void MessageGroup::merge_message(MessageWork& work, const Round& round, const st
   const Call& call = work.call;
   const std::size_t bytes = is_small(call) ? bytes_of(call, round.held_after, size_) : 0;
   if (bytes == 0) return;  // the same header
-  std::vector<std::byte> merged(sizeof(Head) + bytes);
+  std::vector<std::byte> merged(sizeof(Header) + bytes);
   const std::byte* own = work.messages.back().data();
-  const std::byte* other = received.data() + sizeof(Head);
+  const std::byte* other = received.data() + sizeof(Header);
   std::byte* out = merged.data();
-  std::memcpy(out, own, sizeof(Head));
-  own += sizeof(Head), out += sizeof(Head);
+  std::memcpy(out, own, sizeof(Header));
+  own += sizeof(Header), out += sizeof(Header);
   for (RankRange HeldParts::*const each : {&HeldParts::low, &HeldParts::high}) {
     merge(call, round.held.*each, own, round.received.*each, other, size_, out);
     own += bytes_of(call, round.held.*each, size_);
@@ -158,7 +159,7 @@ void MessageGroup::merge_message(MessageWork& work, const Round& round, const st
 void MessageGroup::finish_small(const MessageWork& work) {
   const Call& call = work.call;
   if (!call.receives(rank_)) return;
-  const std::byte* const parts = work.messages.back().data() + sizeof(Head);
+  const std::byte* const parts = work.messages.back().data() + sizeof(Header);
   const std::size_t own_part = call.flow().in_parts ? static_cast<std::size_t>(rank_) * call.bytes() : 0;
   const auto part_of = [&](int rank) { return parts + bytes_of(call, RankRange{0, rank}, size_) + own_part; };
   if (!call.flow().reduces) {

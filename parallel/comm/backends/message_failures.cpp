@@ -22,20 +22,20 @@ bool has_left(Poison reason) { return reason == Poison::kLeft || reason == Poiso
 // True if an operation still needs a message from or to `peer`. Messages that have been received but not processed do
 // not count.
 bool MessageGroup::is_needed(const MessageWork& work, int peer) {
-  const auto is_missed = [&](const auto& parcel) {
-    return parcel && parcel->peer() == peer && (transport_->blocks() || !transport_->finish(*parcel, nullptr));
+  const auto is_missed = [&](const auto& request) {
+    return request && request->peer() == peer && (transport_->blocks() || !transport_->finish(*request, nullptr));
   };
-  const auto is_awaited = [&](const Mailbox& box) {
-    const Mailbox::Slot& slot = box.slots.front();
-    return !slot.parcel || is_missed(slot.parcel);
+  const auto is_awaited = [&](const PostedHeaders& posted) {
+    const PostedHeaders::Slot& slot = posted.slots.front();
+    return !slot.request || is_missed(slot.request);
   };
   if (!work.begun && work.call.is_message())
     return work.call.kind == Kind::kRecv && peer == work.call.root &&
-           is_awaited(transfer_heads_[static_cast<std::size_t>(peer)]);
+           is_awaited(transfer_headers_[static_cast<std::size_t>(peer)]);
   if (!work.begun)
     return std::any_of(rounds_.begin() + static_cast<std::ptrdiff_t>(work.round), rounds_.end(),
                        [&](const Round& round) { return round.from == peer; }) &&
-           is_awaited(heads_[static_cast<std::size_t>(peer)]);
+           is_awaited(headers_[static_cast<std::size_t>(peer)]);
   return std::ranges::any_of(work.last, is_missed) ||
          std::any_of(work.steps.begin() + static_cast<std::ptrdiff_t>(work.next_step), work.steps.end(),
                      [&](const auto& step) { return std::ranges::any_of(step.needs, is_missed); });
@@ -55,7 +55,7 @@ bool MessageGroup::is_second_hand(const Failure& report, int peer) const {
 // Liveness check after a slice of waiting for one rank. Throws PeerLost if another rank that is needed later is lost
 // or has reported a failure, or if the deadline has passed.
 void MessageGroup::check_hope(const MessageWork& work, int waited_for, Deadline& deadline) {
-  lane_of(work.call).waits_for.store(global_rank(waited_for), std::memory_order_relaxed);
+  queue_of(work.call).waits_for.store(global_rank(waited_for), std::memory_order_relaxed);
   liveness_->answer_questions();
   read_failed_steps();
   const int failed = find_failed_step(work, false);
@@ -71,9 +71,9 @@ void MessageGroup::check_hope(const MessageWork& work, int waited_for, Deadline&
 }
 
 // Liveness check for the front of a queue that no other thread works on, if the transport does not block.
-void MessageGroup::look_around(Lane& lane, std::unique_lock<std::mutex>& lock, Deadline& deadline) {
-  const std::shared_ptr<MessageWork> front = lane.queue.front();
-  lane.is_driven = true;
+void MessageGroup::check_liveness(Queue& queue, std::unique_lock<std::mutex>& lock, Deadline& deadline) {
+  const std::shared_ptr<MessageWork> front = queue.works.front();
+  queue.is_driven = true;
   lock.unlock();
   try {
     int needed = kNobody;
@@ -100,7 +100,7 @@ void MessageGroup::look_around(Lane& lane, std::unique_lock<std::mutex>& lock, D
                                                     : *report);
       break;
     }
-    lane.waits_for.store(needed == kNobody ? kNobody : global_rank(needed), std::memory_order_relaxed);
+    queue.waits_for.store(needed == kNobody ? kNobody : global_rank(needed), std::memory_order_relaxed);
     liveness_->answer_questions();
     read_failed_steps();
     const int failed = find_failed_step(*front, true);
@@ -109,10 +109,10 @@ void MessageGroup::look_around(Lane& lane, std::unique_lock<std::mutex>& lock, D
   } catch (const PeerLost& lost) {
     fail(explain(*front, lost));
   }
-  lane.waits_for.store(kNobody, std::memory_order_relaxed);
+  queue.waits_for.store(kNobody, std::memory_order_relaxed);
   lock.lock();
-  lane.is_driven = false;
-  if (failure_) end_lanes();
+  queue.is_driven = false;
+  if (failure_) end_queues();
 }
 
 // Makes the group unusable; its operations end when their queues are processed next.
@@ -129,7 +129,7 @@ void MessageGroup::fail(const Failure& failure) {
 void MessageGroup::fail_group(const std::string& why) {
   fail({Poison::kFailed, global_rank(rank_), poison_text(Poison::kFailed, text_of(rank_), why), why});
   const std::lock_guard lock(mutex_);
-  end_lanes();
+  end_queues();
 }
 
 bool MessageGroup::has_failed() {
@@ -207,7 +207,7 @@ std::uint32_t MessageGroup::step_failed(std::uint64_t next, const std::string& w
   {
     const std::lock_guard lock(mutex_);
     if (failure_) return failed_steps_[static_cast<std::size_t>(rank_)].count;  // only this thread changes it
-    if (!lanes_.front().queue.empty()) unfinished = lanes_.front().queue.front()->call.number;
+    if (!queues_.front().works.empty()) unfinished = queues_.front().works.front()->call.number;
   }
   const std::lock_guard lock(news_mutex_);
   FailedSteps& own = failed_steps_[static_cast<std::size_t>(rank_)];
@@ -228,9 +228,9 @@ std::uint32_t MessageGroup::step_failed(std::uint64_t next, const std::string& w
 void MessageGroup::read_failed_steps() {
   const std::lock_guard lock(news_mutex_);
   try {
-    while (transport_->finish(*step_parcel_, nullptr)) {
+    while (transport_->finish(*step_request_, nullptr)) {
       const Note got = step_note_;
-      step_parcel_ = transport_->receive(kAnyRank, Channel::kFailedSteps, &step_note_, sizeof(Note));
+      step_request_ = transport_->receive(kAnyRank, Channel::kFailedSteps, &step_note_, sizeof(Note));
       if (got.rank >= 0 && got.rank < size_ && got.rank != rank_)
         failed_steps_[static_cast<std::size_t>(got.rank)] = got.steps;
     }
@@ -283,7 +283,7 @@ std::optional<MessageGroup::Failure> MessageGroup::report_of(const MessageWork& 
   const auto r = static_cast<std::size_t>(peer);
   const std::lock_guard lock(news_mutex_);
   try {
-    while (!transport_->finish(*news_parcels_[r], deadline)) {
+    while (!transport_->finish(*news_requests_[r], deadline)) {
       if (!deadline || deadline->passed()) return std::nullopt;
     }
   } catch (const PeerLost&) {
@@ -315,9 +315,10 @@ void MessageGroup::tell_others(Poison reason, int global_culprit, const std::str
   if (reason == Poison::kLeft) return;
   // This process may end immediately, which would discard unsent reports.
   Deadline patience(kUntilSent);
-  for (const auto& parcel : own_news_) {
+  for (const auto& request : own_news_) {
     try {
-      while (!transport_->finish(*parcel, &patience) && !transport_->is_closed(parcel->peer()) && !patience.passed()) {
+      while (!transport_->finish(*request, &patience) && !transport_->is_closed(request->peer()) &&
+             !patience.passed()) {
       }
     } catch (const PeerLost&) {
       // The rank is the culprit, or detects the failure itself.
@@ -326,14 +327,14 @@ void MessageGroup::tell_others(Poison reason, int global_culprit, const std::str
 }
 
 // Ends all operations after a failure, except those that a thread still works on. The lock must be held.
-void MessageGroup::end_lanes() {
-  for (Lane& lane : lanes_) {
-    if (lane.is_driven) continue;
-    for (const auto& work : lane.queue) {
+void MessageGroup::end_queues() {
+  for (Queue& queue : queues_) {
+    if (queue.is_driven) continue;
+    for (const auto& work : queue.works) {
       work->failure = stopping_ ? failure_.with_context(work->call) : failure_;
       work->over.store(true, std::memory_order_release);
     }
-    lane.queue.clear();
+    queue.works.clear();
   }
   changed_.notify_all();
 }

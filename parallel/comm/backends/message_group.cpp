@@ -9,7 +9,7 @@
 namespace lockstep::parallel {
 namespace {
 
-constexpr std::size_t kHeadsAhead = 4;                   // receives posted in advance
+constexpr std::size_t kHeadersAhead = 4;                 // receives posted in advance
 constexpr std::size_t kTransferBytes = 16 * 1024;        // maximum of data after a header of send and recv
 constexpr std::size_t kTransferBytesOfAll = 128 * 1024;  // maximum of data after those headers of all ranks
 constexpr int kPollsBetweenClocks = 16;                  // polls between two looks at the clock
@@ -31,28 +31,29 @@ MessageGroup::MessageGroup(const InitOptions& options, const Rendezvous& place, 
       transport_(std::move(transport)),
       liveness_(place.liveness ? std::static_pointer_cast<MessageLiveness>(place.liveness)
                                : std::make_shared<MessageLiveness>(rank_, size_, transport_)),
-      lanes_(1 + 2 * static_cast<std::size_t>(size_)), messages_sent_(static_cast<std::size_t>(size_)),
+      queues_(1 + 2 * static_cast<std::size_t>(size_)), messages_sent_(static_cast<std::size_t>(size_)),
       messages_received_(static_cast<std::size_t>(size_)), rounds_(exchange_rounds(rank_, size_)),
-      heads_(static_cast<std::size_t>(size_)), transfer_heads_(static_cast<std::size_t>(size_)),
+      headers_(static_cast<std::size_t>(size_)), transfer_headers_(static_cast<std::size_t>(size_)),
       news_(static_cast<std::size_t>(size_)), own_notes_(static_cast<std::size_t>(size_)),
-      news_parcels_(static_cast<std::size_t>(size_)), step_outbox_(*transport_, Channel::kFailedSteps),
+      news_requests_(static_cast<std::size_t>(size_)), step_outbox_(*transport_, Channel::kFailedSteps),
       failed_steps_(static_cast<std::size_t>(size_)), steps_told_(static_cast<std::size_t>(size_)) {
   try {
-    step_parcel_ = transport_->receive(kAnyRank, Channel::kFailedSteps, &step_note_, sizeof(Note));
+    step_request_ = transport_->receive(kAnyRank, Channel::kFailedSteps, &step_note_, sizeof(Note));
     for (int peer = 0; peer < size_; ++peer) {
       if (peer == rank_) continue;
       const auto r = static_cast<std::size_t>(peer);
-      news_parcels_[r] = transport_->receive(peer, Channel::kFailures, &news_[r], sizeof(Note));
-      open(transfer_heads_[r], peer, Channel::kTransferHeads, sizeof(Head) + transfer_bytes_);
+      news_requests_[r] = transport_->receive(peer, Channel::kFailures, &news_[r], sizeof(Note));
+      open(transfer_headers_[r], peer, Channel::kTransferHeaders, sizeof(Header) + transfer_bytes_);
     }
     for (const Round& round : rounds_) {
       if (round.from >= 0)
-        open(heads_[static_cast<std::size_t>(round.from)], round.from, Channel::kHeads, sizeof(Head) + kExchangedBytes);
+        open(headers_[static_cast<std::size_t>(round.from)], round.from, Channel::kHeaders,
+             sizeof(Header) + kExchangedBytes);
     }
   } catch (const PeerLost& lost) {
     throw CommError(fmt::format("init_process_group: {} is gone: {}", text_of(lost.peer), lost.why));
   }
-  for (const Lane& lane : lanes_) liveness_->add(lane.waits_for);
+  for (const Queue& queue : queues_) liveness_->add(queue.waits_for);
 }
 
 MessageGroup::~MessageGroup() {
@@ -60,8 +61,8 @@ MessageGroup::~MessageGroup() {
   if (std::uncaught_exceptions() == 0) {  // during an exception peers may never arrive
     std::vector<std::shared_ptr<MessageWork>> dropped;
     for (int i = 0; i <= size_; ++i) {  // without receives: dropped ones need not finish
-      const auto& queue = lanes_[static_cast<std::size_t>(i)].queue;
-      dropped.insert(dropped.end(), queue.begin(), queue.end());
+      const auto& works = queues_[static_cast<std::size_t>(i)].works;
+      dropped.insert(dropped.end(), works.begin(), works.end());
     }
     lock.unlock();
     for (const auto& work : dropped) {
@@ -77,13 +78,13 @@ MessageGroup::~MessageGroup() {
     tell_others(std::uncaught_exceptions() > 0 ? Poison::kLeftByError : Poison::kLeft, global_rank(rank_));
     transport_->hang_up(std::uncaught_exceptions() > 0);
   }
-  for (Lane& lane : lanes_) {
-    lane.thread_wanted.notify_all();
-    if (lane.thread.joinable()) lane.thread.join();
+  for (Queue& queue : queues_) {
+    queue.thread_wanted.notify_all();
+    if (queue.thread.joinable()) queue.thread.join();
   }
-  for (const Lane& lane : lanes_) liveness_->remove(lane.waits_for);
+  for (const Queue& queue : queues_) liveness_->remove(queue.waits_for);
   lock.lock();
-  end_lanes();
+  end_queues();
 }
 
 Ref<Storage> MessageGroup::allocate(const Call& call, std::size_t bytes, Device device) {
@@ -94,9 +95,9 @@ Ref<Storage> MessageGroup::allocate(const Call& call, std::size_t bytes, Device 
 
 // --- starting -------------------------------------------------------------------------------------------------------
 
-MessageGroup::Lane& MessageGroup::lane_of(const Call& call) {
-  if (!call.is_message()) return lanes_[0];
-  return lanes_[static_cast<std::size_t>(1 + (call.kind == Kind::kSend ? 0 : size_) + call.root)];
+MessageGroup::Queue& MessageGroup::queue_of(const Call& call) {
+  if (!call.is_message()) return queues_[0];
+  return queues_[static_cast<std::size_t>(1 + (call.kind == Kind::kSend ? 0 : size_) + call.root)];
 }
 
 // True if this rank has sent all that the operation needs of it. (gloo sends by itself.)
@@ -124,70 +125,71 @@ std::shared_ptr<Work> MessageGroup::start(Call call) {
     fail(explain(*work, lost));  // wait() of the operation throws
   }
   const std::lock_guard lock(mutex_);
-  Lane& lane = lane_of(work->call);
-  lane.queue.push_back(work);
-  if (failure_) end_lanes();
-  if (transport_->blocks() && !only_receives(*work)) ask_thread(lane);
+  Queue& queue = queue_of(work->call);
+  queue.works.push_back(work);
+  if (failure_) end_queues();
+  if (transport_->blocks() && !only_receives(*work)) ask_thread(queue);
   return work;
 }
 
 // --- driving --------------------------------------------------------------------------------------------------------
 
 // Posts the first receives from a peer.
-void MessageGroup::open(Mailbox& box, int peer, Channel channel, std::size_t bytes) {
-  box.peer = peer;
-  box.channel = channel;
-  for (std::size_t i = 0; i < kHeadsAhead; ++i) post_slot(box, {std::vector<std::byte>(bytes), nullptr});
+void MessageGroup::open(PostedHeaders& posted, int peer, Channel channel, std::size_t bytes) {
+  posted.peer = peer;
+  posted.channel = channel;
+  for (std::size_t i = 0; i < kHeadersAhead; ++i) post_slot(posted, {std::vector<std::byte>(bytes), nullptr});
 }
 
-void MessageGroup::post_slot(Mailbox& box, Mailbox::Slot slot) {
-  box.slots.push_back(std::move(slot));
-  Mailbox::Slot& last = box.slots.back();
+void MessageGroup::post_slot(PostedHeaders& posted, PostedHeaders::Slot slot) {
+  posted.slots.push_back(std::move(slot));
+  PostedHeaders::Slot& last = posted.slots.back();
   try {
-    last.parcel = transport_->receive(box.peer, box.channel, last.memory.data(), last.memory.size());
+    last.request = transport_->receive(posted.peer, posted.channel, last.memory.data(), last.memory.size());
   } catch (const PeerLost&) {
-    last.parcel = nullptr;  // the peer has left; a later listen() to the slot throws
+    last.request = nullptr;  // the peer has left; a later listen() to the slot throws
   }
 }
 
 // Returns whether a request is complete. With a deadline, on a transport that blocks, returns only when it is
 // complete.
-bool MessageGroup::finish(const MessageWork& work, Parcel& parcel, Deadline* deadline) {
-  while (!transport_->finish(parcel, deadline)) {
+bool MessageGroup::finish(const MessageWork& work, Request& request, Deadline* deadline) {
+  while (!transport_->finish(request, deadline)) {
     if (!deadline) return false;
-    if (transport_->is_closed(parcel.peer())) {  // gloo never completes a send whose connection ends
-      if (transport_->finish(parcel, nullptr)) return true;
-      throw PeerLost{parcel.peer(), "its connection is closed", false};
+    if (transport_->is_closed(request.peer())) {  // gloo never completes a send whose connection ends
+      if (transport_->finish(request, nullptr)) return true;
+      throw PeerLost{request.peer(), "its connection is closed", false};
     }
-    check_hope(work, parcel.peer(), *deadline);
+    check_hope(work, request.peer(), *deadline);
   }
   return true;
 }
 
 // Posts the front slot, which has been read, again for a later operation.
-void MessageGroup::recycle(Mailbox& box) {
-  Mailbox::Slot slot = std::move(box.slots.front());
-  box.slots.pop_front();
-  post_slot(box, std::move(slot));
+void MessageGroup::recycle(PostedHeaders& posted) {
+  PostedHeaders::Slot slot = std::move(posted.slots.front());
+  posted.slots.pop_front();
+  post_slot(posted, std::move(slot));
 }
 
 // Advances an operation as far as possible: to its end with a deadline on a transport that blocks. Returns whether it
 // is complete.
 bool MessageGroup::advance(MessageWork& work, Deadline* deadline) {
-  const auto finish_all = [&](Parcels& parcels) {
-    for (; !parcels.empty(); parcels.pop_back()) {
-      if (!finish(work, *parcels.back(), deadline)) return false;
+  const auto finish_all = [&](Requests& requests) {
+    for (; !requests.empty(); requests.pop_back()) {
+      if (!finish(work, *requests.back(), deadline)) return false;
     }
     return true;
   };
   if (!work.begun) {
     const Kind kind = work.call.kind;
-    Mailbox* const box = kind == Kind::kRecv ? &transfer_heads_[static_cast<std::size_t>(work.call.root)] : nullptr;
-    if (box && !receive_head(work, *box, deadline)) return false;
+    PostedHeaders* const posted =
+        kind == Kind::kRecv ? &transfer_headers_[static_cast<std::size_t>(work.call.root)] : nullptr;
+    if (posted && !receive_header(work, *posted, deadline)) return false;
     if (!work.call.is_message() && !exchange(work, deadline)) return false;
     work.begun = true;
     begin(work);
-    if (box) recycle(*box);
+    if (posted) recycle(*posted);
   }
   for (; work.next_step < work.steps.size(); ++work.next_step) {
     MessageWork::Step& step = work.steps[work.next_step];
@@ -198,9 +200,9 @@ bool MessageGroup::advance(MessageWork& work, Deadline* deadline) {
 }
 
 // Works on the front of a queue that no other thread works on. Returns whether that operation has completed or failed.
-bool MessageGroup::run_front(Lane& lane, std::unique_lock<std::mutex>& lock, Deadline* deadline) {
-  const std::shared_ptr<MessageWork> work = lane.queue.front();
-  lane.is_driven = true;
+bool MessageGroup::run_front(Queue& queue, std::unique_lock<std::mutex>& lock, Deadline* deadline) {
+  const std::shared_ptr<MessageWork> work = queue.works.front();
+  queue.is_driven = true;
   lock.unlock();
   bool complete = false;
   try {
@@ -216,60 +218,60 @@ bool MessageGroup::run_front(Lane& lane, std::unique_lock<std::mutex>& lock, Dea
     fail({Poison::kFailed, global_rank(rank_), fmt::format("{}: {}", work->call.describe(), error.what()),
           error.what()});
   }
-  lane.waits_for.store(kNobody, std::memory_order_relaxed);
+  queue.waits_for.store(kNobody, std::memory_order_relaxed);
   lock.lock();
-  lane.is_driven = false;
+  queue.is_driven = false;
   if (complete) {
-    lane.queue.pop_front();
+    queue.works.pop_front();
     work->over.store(true, std::memory_order_release);
   }
-  if (failure_) end_lanes();
+  if (failure_) end_queues();
   if (work->over) changed_.notify_all();
-  if (lane.wants_thread && !lane.queue.empty()) lane.thread_wanted.notify_one();
+  if (queue.wants_thread && !queue.works.empty()) queue.thread_wanted.notify_one();
   return work->over;
 }
 
-void MessageGroup::ask_thread(Lane& lane) {
-  lane.wants_thread = true;
-  if (!lane.thread.joinable()) lane.thread = std::thread([this, &lane] { run_thread(lane); });
-  lane.thread_wanted.notify_one();
+void MessageGroup::ask_thread(Queue& queue) {
+  queue.wants_thread = true;
+  if (!queue.thread.joinable()) queue.thread = std::thread([this, &queue] { run_thread(queue); });
+  queue.thread_wanted.notify_one();
 }
 
-void MessageGroup::run_thread(Lane& lane) {
+void MessageGroup::run_thread(Queue& queue) {
   std::unique_lock lock(mutex_);
   while (!stopping_) {
-    if (lane.queue.empty()) lane.wants_thread = false;
-    if (!lane.wants_thread || lane.is_driven) {
-      lane.thread_wanted.wait(lock);
+    if (queue.works.empty()) queue.wants_thread = false;
+    if (!queue.wants_thread || queue.is_driven) {
+      queue.thread_wanted.wait(lock);
       continue;
     }
     Deadline deadline(timeout_);
-    run_front(lane, lock, &deadline);
+    run_front(queue, lock, &deadline);
   }
 }
 
 // Advances all queues as far as possible, if the transport does not block.
-void MessageGroup::poll_lanes(std::unique_lock<std::mutex>& lock) {
-  for (Lane& lane : lanes_) {
-    while (!lane.queue.empty() && !lane.is_driven && run_front(lane, lock, nullptr)) continue;
+void MessageGroup::poll_queues(std::unique_lock<std::mutex>& lock) {
+  for (Queue& queue : queues_) {
+    while (!queue.works.empty() && !queue.is_driven && run_front(queue, lock, nullptr)) continue;
   }
 }
 
 void MessageGroup::wait(MessageWork& work) {
   std::unique_lock lock(mutex_);
-  Lane& lane = lane_of(work.call);
+  Queue& queue = queue_of(work.call);
   Deadline deadline(timeout_);
   Deadline::Clock::time_point looked = Deadline::Clock::now();
   for (int polls = 1; !work.over; ++polls) {
     if (transport_->blocks()) {
       Deadline own(timeout_);
-      lane.is_driven ? changed_.wait(lock) : static_cast<void>(run_front(lane, lock, &own));
+      queue.is_driven ? changed_.wait(lock) : static_cast<void>(run_front(queue, lock, &own));
       continue;
     }
-    poll_lanes(lock);
-    if (work.over || polls % kPollsBetweenClocks != 0 || lane.is_driven) continue;
+    poll_queues(lock);
+    if (work.over || polls % kPollsBetweenClocks != 0 || queue.is_driven) continue;
     if (Deadline::Clock::now() - looked < kBetweenChecks) continue;
-    look_around(lane, lock, deadline);
+    check_liveness(queue, lock, deadline);
     looked = Deadline::Clock::now();
   }
 }
@@ -277,9 +279,9 @@ void MessageGroup::wait(MessageWork& work) {
 bool MessageGroup::poll(MessageWork& work) {
   std::unique_lock lock(mutex_);
   if (!transport_->blocks()) {
-    poll_lanes(lock);
+    poll_queues(lock);
   } else if (!work.over) {
-    ask_thread(lane_of(work.call));
+    ask_thread(queue_of(work.call));
   }
   return work.over;
 }

@@ -31,10 +31,10 @@
 namespace lockstep::parallel {
 
 class MessageGroup;
-using Parcels = std::vector<std::unique_ptr<Parcel>>;
+using Requests = std::vector<std::unique_ptr<Request>>;
 
 // The header of an operation's data.
-struct Head {
+struct Header {
   static constexpr std::uint32_t kMagic = 0x6c6b7374;
   std::uint32_t magic = kMagic;
   std::int32_t tag = 0;  // of a message; of a collective Call::failed_steps
@@ -43,8 +43,8 @@ struct Head {
   std::uint64_t number = 0, detail = 0;
   PurposeName purpose = {};
 };
-static_assert(sizeof(Head) == 64);  // aligns the data that follows
-Head head_of(const Call& call);
+static_assert(sizeof(Header) == 64);  // aligns the data that follows
+Header header_of(const Call& call);
 
 // The steps of one rank that exceptions have ended.
 struct FailedSteps {
@@ -76,7 +76,7 @@ struct Disagreement {
 class MessageWork final : public Work {
  public:
   struct Step {
-    Parcels needs;               // requests to complete first
+    Requests needs;              // requests to complete first
     std::function<void()> then;  // called after them
   };
 
@@ -92,7 +92,7 @@ class MessageWork final : public Work {
   bool begun = false;                            // all headers have been received
   std::vector<Step> steps;
   std::size_t next_step = 0;
-  Parcels last;  // requests to complete after all steps
+  Requests last;  // requests to complete after all steps
   GroupFailure failure;
   std::atomic<bool> over = false;  // complete or failed; `group` may be gone then
 };
@@ -114,8 +114,8 @@ class MessageGroup final : public Backend {
 
   static constexpr int kNobody = MessageLiveness::kNobody;
   // A queue of operations that run one after another: all collectives; all transfers with one peer in one direction.
-  struct Lane {
-    std::deque<std::shared_ptr<MessageWork>> queue;
+  struct Queue {
+    std::deque<std::shared_ptr<MessageWork>> works;
     bool is_driven = false;  // a thread works on the front
     // Only if the transport blocks, started on first use: works until the queue is empty.
     std::thread thread;
@@ -126,19 +126,19 @@ class MessageGroup final : public Backend {
   static constexpr std::size_t kExchangedBytes = 32 * 1024;  // maximum of data after a header of a collective
 
   // Receives posted for the next headers from one peer.
-  struct Mailbox {
+  struct PostedHeaders {
     struct Slot {
       std::vector<std::byte> memory;
-      std::unique_ptr<Parcel> parcel;
+      std::unique_ptr<Request> request;
     };
     int peer = 0;
-    Channel channel = Channel::kHeads;
+    Channel channel = Channel::kHeaders;
     std::deque<Slot> slots;
   };
 
   // --- the exchange of headers and of small operations (message_exchange.cpp) ---
-  void check_head(const Call& call, int peer, const Head& got);
-  bool receive_head(MessageWork& work, Mailbox& box, Deadline* deadline);
+  void check_header(const Call& call, int peer, const Header& got);
+  bool receive_header(MessageWork& work, PostedHeaders& posted, Deadline* deadline);
   bool is_small(const Call& call) const;
   void start_exchange(MessageWork& work);
   void send_round(MessageWork& work);
@@ -154,30 +154,30 @@ class MessageGroup final : public Backend {
   void begin(MessageWork& work);  // once all headers agree
   void begin_exchange(MessageWork& work);
   void begin_reduction(MessageWork& work);
-  void receive_piece(Parcels& parcels, const Call& call, std::int64_t piece);
+  void receive_piece(Requests& requests, const Call& call, std::int64_t piece);
   void finish_piece(MessageWork& work, std::int64_t piece);
   std::byte* staged(const Call& call, int rank, std::int64_t piece);
   Range owned(const Call& call, int rank) const;
   Range piece_range(const Call& call, std::int64_t piece) const;
   std::int64_t piece_elements(std::size_t item) const;
   std::int64_t pieces_ahead(std::size_t item) const;
-  void post(Parcels& parcels, bool sending, int peer, Channel channel, std::byte* data, std::size_t bytes,
+  void post(Requests& requests, bool sending, int peer, Channel channel, std::byte* data, std::size_t bytes,
             std::size_t piece_bytes);
 
   // --- driving (message_group.cpp) ---
-  Lane& lane_of(const Call& call);
+  Queue& queue_of(const Call& call);
   bool only_receives(const MessageWork& work) const;
-  void open(Mailbox& box, int peer, Channel channel, std::size_t bytes);
-  void post_slot(Mailbox& box, Mailbox::Slot slot);
-  void recycle(Mailbox& box);
+  void open(PostedHeaders& posted, int peer, Channel channel, std::size_t bytes);
+  void post_slot(PostedHeaders& posted, PostedHeaders::Slot slot);
+  void recycle(PostedHeaders& posted);
   bool advance(MessageWork& work, Deadline* deadline);
-  bool finish(const MessageWork& work, Parcel& parcel, Deadline* deadline);
-  bool run_front(Lane& lane, std::unique_lock<std::mutex>& lock, Deadline* deadline);
-  void poll_lanes(std::unique_lock<std::mutex>& lock);
+  bool finish(const MessageWork& work, Request& request, Deadline* deadline);
+  bool run_front(Queue& queue, std::unique_lock<std::mutex>& lock, Deadline* deadline);
+  void poll_queues(std::unique_lock<std::mutex>& lock);
   void wait(MessageWork& work);
   bool poll(MessageWork& work);
-  void ask_thread(Lane& lane);
-  void run_thread(Lane& lane);
+  void ask_thread(Queue& queue);
+  void run_thread(Queue& queue);
 
   // --- failing (message_failures.cpp) ---
   struct Failure {
@@ -189,7 +189,7 @@ class MessageGroup final : public Backend {
   bool is_needed(const MessageWork& work, int peer);
   bool is_missing(const MessageWork& work, int peer);
   bool is_second_hand(const Failure& report, int peer) const;
-  void look_around(Lane& lane, std::unique_lock<std::mutex>& lock, Deadline& deadline);
+  void check_liveness(Queue& queue, std::unique_lock<std::mutex>& lock, Deadline& deadline);
   void check_hope(const MessageWork& work, int waited_for, Deadline& deadline);
   void fail(const Failure& failure);
   Failure failure_of(const MessageWork& work, Poison reason, int global_culprit, const std::string& what = "") const;
@@ -201,7 +201,7 @@ class MessageGroup final : public Backend {
   Failure explain_failed_step(const MessageWork& work, int rank);
   std::optional<Failure> report_of(const MessageWork& work, int peer, Deadline* deadline);
   void tell_others(Poison reason, int global_culprit, const std::string& what = {});
-  void end_lanes();
+  void end_queues();
 
   std::chrono::milliseconds timeout_;
   bool canonical_;
@@ -211,20 +211,20 @@ class MessageGroup final : public Backend {
 
   std::mutex mutex_;  // guards the members up to stopping_; the front of a queue belongs to the thread that drives it
   std::condition_variable changed_;
-  std::vector<Lane> lanes_;  // of all collectives; of the sends to each peer; of the receives from each peer
-  GroupFailure failure_;     // why the group is unusable
+  std::vector<Queue> queues_;  // of all collectives; of the sends to each peer; of the receives from each peer
+  GroupFailure failure_;       // why the group is unusable
   bool stopping_ = false;
   std::vector<std::uint64_t> messages_sent_, messages_received_;  // started so far, by peer; for the user's thread
 
-  const std::vector<Round> rounds_;              // of the exchange
-  std::vector<Mailbox> heads_, transfer_heads_;  // by peer; the first only of the peers of rounds_
-  std::vector<std::byte> staging_;               // for reductions: pieces of the other ranks' data
-  std::mutex news_mutex_;                        // guards the failure reports: several queues may fail at once
-  std::vector<Note> news_, own_notes_;           // failure reports by peer, received and sent
-  Parcels news_parcels_, own_news_;
+  const std::vector<Round> rounds_;                        // of the exchange
+  std::vector<PostedHeaders> headers_, transfer_headers_;  // by peer; the first only of the peers of rounds_
+  std::vector<std::byte> staging_;                         // for reductions: pieces of the other ranks' data
+  std::mutex news_mutex_;               // guards the failure reports: several queues may fail at once
+  std::vector<Note> news_, own_notes_;  // failure reports by peer, received and sent
+  Requests news_requests_, own_news_;
   // Also guarded by news_mutex_:
   Note step_note_;  // the next news of a failed step, from any rank
-  std::unique_ptr<Parcel> step_parcel_;
+  std::unique_ptr<Request> step_request_;
   Outbox<Note> step_outbox_;
   std::vector<FailedSteps> failed_steps_;  // by rank
   std::vector<FailedSteps> steps_told_;    // this rank's, as the last news told each peer

@@ -11,7 +11,7 @@ MessageLiveness::MessageLiveness(int rank, int size, std::shared_ptr<Transport> 
     : rank_(rank), size_(size), transport_(std::move(transport)), outbox_(*transport_, Channel::kQuestions),
       answers_(static_cast<std::size_t>(size), kNoAnswer) {
   try {
-    question_parcel_ = transport_->receive(kAnyRank, Channel::kQuestions, &question_, sizeof(Question));
+    question_request_ = transport_->receive(kAnyRank, Channel::kQuestions, &question_, sizeof(Question));
   } catch (const PeerLost& lost) {
     throw CommError(fmt::format("init_process_group: the connections of rank {} have ended: {}", rank, lost.why));
   }
@@ -40,9 +40,9 @@ int MessageLiveness::awaited_rank(int asker) const {
 void MessageLiveness::answer_questions() {
   const std::lock_guard lock(mutex_);
   try {
-    while (transport_->finish(*question_parcel_, nullptr)) {
+    while (transport_->finish(*question_request_, nullptr)) {
       const Question got = question_;
-      question_parcel_ = transport_->receive(kAnyRank, Channel::kQuestions, &question_, sizeof(Question));
+      question_request_ = transport_->receive(kAnyRank, Channel::kQuestions, &question_, sizeof(Question));
       if (got.from < 0 || got.from >= size_ || got.from == rank_) continue;
       if (got.is_answer)
         answers_[static_cast<std::size_t>(got.from)] = std::clamp(got.waits_for, kNobody, size_ - 1);

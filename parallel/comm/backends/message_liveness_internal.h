@@ -28,7 +28,7 @@ class Outbox {
   void send(int to, const T& message) {
     while (!sent_.empty()) {
       try {
-        if (!transport_.finish(*sent_.front().parcel, nullptr)) break;
+        if (!transport_.finish(*sent_.front().request, nullptr)) break;
       } catch (const PeerLost&) {
         // The rank has ended and needs no message.
       }
@@ -36,7 +36,7 @@ class Outbox {
     }
     Sent& last = sent_.emplace_back(Sent{message, nullptr});
     try {
-      last.parcel = transport_.send(to, channel_, &last.message, sizeof(T));
+      last.request = transport_.send(to, channel_, &last.message, sizeof(T));
     } catch (const PeerLost&) {
       sent_.pop_back();
     }
@@ -45,7 +45,7 @@ class Outbox {
  private:
   struct Sent {
     T message;
-    std::unique_ptr<Parcel> parcel;
+    std::unique_ptr<Request> request;
   };
   Transport& transport_;
   Channel channel_;
@@ -85,7 +85,7 @@ class MessageLiveness final : public Liveness {
   std::mutex mutex_;  // guards the members below
   std::vector<const std::atomic<int>*> waits_;
   Question question_;  // the next question or answer from any rank
-  std::unique_ptr<Parcel> question_parcel_;
+  std::unique_ptr<Request> question_request_;
   Outbox<Question> outbox_;
   std::vector<int> answers_;  // by rank: the rank it waits for, or kNoAnswer
 };

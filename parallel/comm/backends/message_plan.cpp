@@ -42,12 +42,12 @@ void MessageGroup::keep_own_part(const Call& call) const {
 
 void MessageGroup::send_transfer(MessageWork& work) {
   const Call& call = work.call;
-  const Head head = head_of(call);
+  const Header header = header_of(call);
   const bool small = is_small(call);
-  std::vector<std::byte>& message = work.messages.emplace_back(sizeof(Head) + (small ? call.bytes() : 0));
-  std::memcpy(message.data(), &head, sizeof(head));
-  if (small && call.count > 0) std::memcpy(message.data() + sizeof(head), bytes_at(call.in), call.bytes());
-  work.last.push_back(transport_->send(call.root, Channel::kTransferHeads, message.data(), message.size()));
+  std::vector<std::byte>& message = work.messages.emplace_back(sizeof(Header) + (small ? call.bytes() : 0));
+  std::memcpy(message.data(), &header, sizeof(header));
+  if (small && call.count > 0) std::memcpy(message.data() + sizeof(header), bytes_at(call.in), call.bytes());
+  work.last.push_back(transport_->send(call.root, Channel::kTransferHeaders, message.data(), message.size()));
   if (!small) post(work.last, true, call.root, Channel::kTransfers, bytes_at(call.in), call.bytes(), kMessageBytes);
 }
 
@@ -57,8 +57,8 @@ void MessageGroup::begin(MessageWork& work) {
   const Call& call = work.call;
   if (call.count == 0 || call.kind == Kind::kBarrier || call.kind == Kind::kSend) return;
   if (call.kind == Kind::kRecv && is_small(call)) {
-    const Mailbox::Slot& slot = transfer_heads_[static_cast<std::size_t>(call.root)].slots.front();
-    std::memcpy(call.out.raw_data(), slot.memory.data() + sizeof(Head), call.bytes());
+    const PostedHeaders::Slot& slot = transfer_headers_[static_cast<std::size_t>(call.root)].slots.front();
+    std::memcpy(call.out.raw_data(), slot.memory.data() + sizeof(Header), call.bytes());
     return;
   }
   if (is_small(call)) return finish_small(work);
@@ -68,25 +68,25 @@ void MessageGroup::begin(MessageWork& work) {
                 kMessageBytes);
   }
   if (!canonical_) {
-    if (std::unique_ptr<Parcel> parcel = transport_->start_native(call)) {
-      return work.steps.emplace_back().needs.push_back(std::move(parcel));
+    if (std::unique_ptr<Request> request = transport_->start_native(call)) {
+      return work.steps.emplace_back().needs.push_back(std::move(request));
     }
   }
   call.flow().reduces ? begin_reduction(work) : begin_exchange(work);
 }
 
-void MessageGroup::post(Parcels& parcels, bool sending, int peer, Channel channel, std::byte* data, std::size_t bytes,
+void MessageGroup::post(Requests& requests, bool sending, int peer, Channel channel, std::byte* data, std::size_t bytes,
                         std::size_t piece_bytes) {
   for (std::size_t at = 0; at < bytes; at += piece_bytes) {
     const std::size_t count = std::min(piece_bytes, bytes - at);
-    parcels.push_back(sending ? transport_->send(peer, channel, data + at, count)
-                              : transport_->receive(peer, channel, data + at, count));
+    requests.push_back(sending ? transport_->send(peer, channel, data + at, count)
+                               : transport_->receive(peer, channel, data + at, count));
   }
 }
 
 void MessageGroup::begin_exchange(MessageWork& work) {
   const Call& call = work.call;
-  Parcels& needs = work.steps.emplace_back().needs;
+  Requests& needs = work.steps.emplace_back().needs;
   for (int k = 1; k < size_; ++k) {
     const int from = (rank_ + size_ - k) % size_;
     if (std::byte* const place = place_from(call, from))
@@ -155,10 +155,10 @@ void MessageGroup::begin_reduction(MessageWork& work) {
 }
 
 // Posts receives for all other ranks' data of a piece of this rank's elements.
-void MessageGroup::receive_piece(Parcels& parcels, const Call& call, std::int64_t piece) {
+void MessageGroup::receive_piece(Requests& requests, const Call& call, std::int64_t piece) {
   const std::size_t bytes = static_cast<std::size_t>(piece_range(call, piece).count()) * item_size(call.dtype);
   for (int r = 0; r < size_; ++r) {
-    if (r != rank_) parcels.push_back(transport_->receive(r, Channel::kParts, staged(call, r, piece), bytes));
+    if (r != rank_) requests.push_back(transport_->receive(r, Channel::kParts, staged(call, r, piece), bytes));
   }
 }
 

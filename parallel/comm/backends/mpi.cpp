@@ -81,10 +81,10 @@ void initialise() {
   std::atexit(finalize_at_exit);
 }
 
-class MpiParcel : public Parcel {
+class MpiRequest : public Request {
  public:
-  MpiParcel(int peer, bool receiving) : Parcel(peer), receiving_(receiving) {}
-  ~MpiParcel() override {
+  MpiRequest(int peer, bool receiving) : Request(peer), receiving_(receiving) {}
+  ~MpiRequest() override {
     if (request == MPI_REQUEST_NULL || is_finalized()) return;
     if (receiving_ && MPI_Cancel(&request) == MPI_SUCCESS)
       MPI_Wait(&request, MPI_STATUS_IGNORE);
@@ -97,10 +97,10 @@ class MpiParcel : public Parcel {
   bool receiving_;
 };
 
-class CollectiveParcel final : public MpiParcel {
+class CollectiveRequest final : public MpiRequest {
  public:
-  explicit CollectiveParcel(const Call& call) : MpiParcel(-1, false), in_(call.in), out_(call.out) {}
-  ~CollectiveParcel() override {
+  explicit CollectiveRequest(const Call& call) : MpiRequest(-1, false), in_(call.in), out_(call.out) {}
+  ~CollectiveRequest() override {
     const MPI_Request left = std::exchange(request, MPI_REQUEST_NULL);
     if (left == MPI_REQUEST_NULL) return;
     const std::lock_guard lock(use().mutex);
@@ -170,24 +170,24 @@ class MpiTransport final : public Transport {
     use().retired.push_back({comm_, std::move(goodbyes_)});
   }
 
-  std::unique_ptr<Parcel> send(int to, Channel channel, const void* data, std::size_t bytes) override {
+  std::unique_ptr<Request> send(int to, Channel channel, const void* data, std::size_t bytes) override {
     if (is_finalized()) throw PeerLost{to, "MPI is finalized", false};
-    auto parcel = std::make_unique<MpiParcel>(to, false);
-    lost_if(MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, to, static_cast<int>(channel), comm_, &parcel->request),
+    auto request = std::make_unique<MpiRequest>(to, false);
+    lost_if(MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, to, static_cast<int>(channel), comm_, &request->request),
             to);
-    return parcel;
+    return request;
   }
-  std::unique_ptr<Parcel> receive(int from, Channel channel, void* data, std::size_t bytes) override {
-    auto parcel = std::make_unique<MpiParcel>(from, true);
+  std::unique_ptr<Request> receive(int from, Channel channel, void* data, std::size_t bytes) override {
+    auto request = std::make_unique<MpiRequest>(from, true);
     const int source = from == kAnyRank ? MPI_ANY_SOURCE : from;
     lost_if(
-        MPI_Irecv(data, static_cast<int>(bytes), MPI_BYTE, source, static_cast<int>(channel), comm_, &parcel->request),
+        MPI_Irecv(data, static_cast<int>(bytes), MPI_BYTE, source, static_cast<int>(channel), comm_, &request->request),
         from);
-    return parcel;
+    return request;
   }
-  bool finish(Parcel& parcel, Deadline*) override {
+  bool finish(Request& request, Deadline*) override {
     int done = 0;
-    lost_if(MPI_Test(&static_cast<MpiParcel&>(parcel).request, &done, MPI_STATUS_IGNORE), parcel.peer());
+    lost_if(MPI_Test(&static_cast<MpiRequest&>(request).request, &done, MPI_STATUS_IGNORE), request.peer());
     return done != 0;
   }
   bool is_closed(int) override { return false; }  // mpirun ends the job if a rank dies
@@ -195,10 +195,10 @@ class MpiTransport final : public Transport {
 
   // MPI's collectives are used for data that every rank receives, but not for sums: MPI_Iallreduce of OpenMPI 4.1
   // takes 2 to 4 times as long as the group's own, which is as fast as the blocking MPI_Allreduce.
-  std::unique_ptr<Parcel> start_native(const Call& call) override {
+  std::unique_ptr<Request> start_native(const Call& call) override {
     const std::size_t bytes = call.bytes();
     if (bytes > 1 << 30) return nullptr;  // near the int limit of MPI's counts
-    auto parcel = std::make_unique<CollectiveParcel>(call);
+    auto request = std::make_unique<CollectiveRequest>(call);
     const auto count = static_cast<int>(bytes);
     void* const in = call.in.defined() ? call.in.raw_data() : nullptr;
     void* const out = call.out.defined() ? call.out.raw_data() : nullptr;
@@ -206,16 +206,16 @@ class MpiTransport final : public Transport {
         call.kind == Kind::kAllGather && in == static_cast<std::byte*>(out) + static_cast<std::size_t>(rank_) * bytes;
     switch (call.kind) {
       case Kind::kBroadcast:
-        lost_if(MPI_Ibcast(out, count, MPI_BYTE, call.root, comm_, &parcel->request), -1);
-        return parcel;
+        lost_if(MPI_Ibcast(out, count, MPI_BYTE, call.root, comm_, &request->request), -1);
+        return request;
       case Kind::kAllGather:
         lost_if(MPI_Iallgather(in_place ? MPI_IN_PLACE : in, count, MPI_BYTE, out, count, MPI_BYTE, comm_,
-                               &parcel->request),
+                               &request->request),
                 -1);
-        return parcel;
+        return request;
       case Kind::kAllToAll:
-        lost_if(MPI_Ialltoall(in, count, MPI_BYTE, out, count, MPI_BYTE, comm_, &parcel->request), -1);
-        return parcel;
+        lost_if(MPI_Ialltoall(in, count, MPI_BYTE, out, count, MPI_BYTE, comm_, &request->request), -1);
+        return request;
       default:
         return nullptr;
     }

@@ -237,7 +237,7 @@ void SharedGroup::put_inline(Operation& op) {
   if (!is_free())
     wait_until(is_free, [&](Deadline& deadline) {
       fail_if_gone(*op.call, 1 - rank_);
-      look_around(*op.call, next_sequence_, &deadline);
+      check_liveness(*op.call, next_sequence_, &deadline);
     });
   const Call& call = *op.call;
   if (call.kind == Kind::kBroadcast && rank_ != call.root) return;

@@ -129,7 +129,7 @@ class SharedGroup final : public Backend {
   void take_order(Operation& op);
   bool claim(const Operation& op, int owner, std::uint64_t* task);
   void finish(Operation& op);
-  void look_around(const Call& call, std::uint64_t sequence, Deadline* deadline);
+  void check_liveness(const Call& call, std::uint64_t sequence, Deadline* deadline);
   [[noreturn]] void fail(Poison reason, int culprit, const std::string& message);
   [[noreturn]] void fail_late(int global_culprit, const std::string& message);
   Departure departure(int rank) const;

@@ -45,8 +45,8 @@ void Transfer::check_header() {
 bool Transfer::advance(const Control& control, int rank) {
   const bool sending = call_.kind == Kind::kSend;
   const int from = sending ? rank : call_.root, to = sending ? call_.root : rank;
-  Mailbox& box = control.mailbox(from, to);
-  const std::size_t ring_bytes = control.mailbox_bytes();
+  TransferRing& box = control.ring(from, to);
+  const std::size_t ring_bytes = control.ring_bytes();
   const std::uint64_t written = box.written.load(std::memory_order_acquire);
   const std::uint64_t read = box.read.load(std::memory_order_acquire);
   const std::uint64_t filled = written - read;
@@ -59,7 +59,7 @@ bool Transfer::advance(const Control& control, int rank) {
     std::byte* const payload = static_cast<std::byte*>((sending ? call_.in : call_.out).raw_data());
     std::byte* const data =
         in_header ? reinterpret_cast<std::byte*>(header_.data()) + position_ : payload + (position_ - sizeof(Header));
-    ring_copy(control.mailbox_data(from, to), ring_bytes, (sending ? written : read) + moved, data, count, sending);
+    ring_copy(control.ring_data(from, to), ring_bytes, (sending ? written : read) + moved, data, count, sending);
     position_ += count;
     moved += count;
     room -= count;
@@ -132,7 +132,7 @@ void SharedGroup::finish_transfers() {
   }
 }
 
-// Liveness check of the peer of a send or recv, as look_around for collectives.
+// Liveness check of the peer of a send or recv, as check_liveness for collectives.
 void SharedGroup::look_for(const Call& call, Deadline& deadline) {
   const int peer = call.root;
   const auto failed_steps = [&](int r) { return control_.rank(r).failed_steps.load(std::memory_order_acquire); };

@@ -48,11 +48,11 @@ void SharedGroup::wait(Operation& op) {
   if (!op.group) return;
   failure_.check_usable(*op.call);
   wait_until([&] { return advance_to(op); },
-             [&](Deadline& deadline) { look_around(*op.call, op.sequence, &deadline); });
+             [&](Deadline& deadline) { check_liveness(*op.call, op.sequence, &deadline); });
 }
 
 bool SharedGroup::poll(Operation& op) {
-  if (!advance_to(op) && ++op.polls % 64 == 0) look_around(*op.call, op.sequence, nullptr);
+  if (!advance_to(op) && ++op.polls % 64 == 0) check_liveness(*op.call, op.sequence, nullptr);
   return !op.group;
 }
 
@@ -188,7 +188,7 @@ void SharedGroup::finish(Operation& op) {
 }
 
 // Liveness check, called once per slice while waiting. Without a deadline it is called by is_completed.
-void SharedGroup::look_around(const Call& call, std::uint64_t sequence, Deadline* deadline) {
+void SharedGroup::check_liveness(const Call& call, std::uint64_t sequence, Deadline* deadline) {
   const std::size_t slot = sequence % kSlots;
   const auto has_arrived = [&](int r) {
     return control_.arrival(slot, r).sequence.load(std::memory_order_acquire) > sequence;

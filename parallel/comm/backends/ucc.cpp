@@ -16,6 +16,7 @@
 #include <set>
 
 #include "lockstep/base/check_internal.h"
+#include "lockstep/base/process_internal.h"
 #include "lockstep/parallel/comm/backends/message_group_internal.h"
 #include "lockstep/parallel/comm/backends/ucc_team_internal.h"
 #include "lockstep/parallel/comm/backends/ucc_worker_internal.h"
@@ -106,16 +107,16 @@ class UccTransport final : public Transport {
     news_->close(true, kUntilFlushed);
   }
 
-  std::unique_ptr<Parcel> send(int to, Channel channel, const void* data, std::size_t bytes) override {
+  std::unique_ptr<Request> send(int to, Channel channel, const void* data, std::size_t bytes) override {
     return worker_of(channel).send(to, static_cast<int>(channel), data, bytes);
   }
-  std::unique_ptr<Parcel> receive(int from, Channel channel, void* data, std::size_t bytes) override {
+  std::unique_ptr<Request> receive(int from, Channel channel, void* data, std::size_t bytes) override {
     return worker_of(channel).receive(from, static_cast<int>(channel), data, bytes);
   }
 
-  bool finish(Parcel& parcel, Deadline*) override {
-    if (auto* const collective = dynamic_cast<UccParcel*>(&parcel)) return collective->team().finish(*collective);
-    auto& own = static_cast<UcxParcel&>(parcel);
+  bool finish(Request& request, Deadline*) override {
+    if (auto* const collective = dynamic_cast<UccRequest*>(&request)) return collective->team().finish(*collective);
+    auto& own = static_cast<UcxRequest&>(request);
     if (own.worker().finish(own)) return true;
     // Shared memory does not report the end of a rank. TCP does, maybe before all data has arrived.
     if (own.peer() >= 0 && news_->is_closed(own.peer()) &&
@@ -132,7 +133,7 @@ class UccTransport final : public Transport {
 
   // UCC's broadcast and all_gather are faster over a network, if large. Over shared memory, and all_to_all everywhere,
   // the engine is.
-  std::unique_ptr<Parcel> start_native(const Call& call) override {
+  std::unique_ptr<Request> start_native(const Call& call) override {
     const bool is_gather = call.kind == Kind::kAllGather;
     const std::size_t bytes = call.bytes() * static_cast<std::size_t>(is_gather ? size_ : 1);
     if (!uses_ucc_ || (!is_gather && call.kind != Kind::kBroadcast) || bytes < kLeastOfUcc) return nullptr;
@@ -141,7 +142,7 @@ class UccTransport final : public Transport {
       team_ = std::make_shared<UccTeam>(
           rank_, size_, device_,
           [this](const void* own, void* all, std::size_t bytes) { return gather(own, all, bytes); },
-          [this](Parcel& parcel) { return finish(parcel, nullptr); });
+          [this](Request& request) { return finish(request, nullptr); });
     return team_->start(call);
   }
 
@@ -201,7 +202,7 @@ class UccTransport final : public Transport {
   void greet(const Rendezvous& place, Deadline& deadline) {
     std::vector<char> received(2 * static_cast<std::size_t>(size_));
     const char hello = 1;
-    std::vector<std::unique_ptr<UcxParcel>> parcels;
+    std::vector<std::unique_ptr<UcxRequest>> requests;
     const auto lost = [&](int peer, const std::string& why) {
       return fmt::format(
           "init_process_group: ucc: rank {} has no connection with rank {}: {}\n"
@@ -211,7 +212,7 @@ class UccTransport final : public Transport {
     const auto each = [&](auto&& post) {
       for (UcxWorker* const worker : {data_.get(), news_.get()}) {
         for (int peer = 0; peer < size_; ++peer) {
-          if (peer != rank_) parcels.push_back(post(*worker, peer));
+          if (peer != rank_) requests.push_back(post(*worker, peer));
         }
       }
     };
@@ -221,10 +222,10 @@ class UccTransport final : public Transport {
         return worker.receive(peer, kHelloChannel, &place_of, 1);
       });
       each([&](UcxWorker& worker, int peer) { return worker.send(peer, kHelloChannel, &hello, 1); });
-      for (const auto& parcel : parcels) {
-        while (!parcel->worker().finish(*parcel)) {
+      for (const auto& request : requests) {
+        while (!request->worker().finish(*request)) {
           if (place.watch) place.watch->check();
-          if (deadline.passed()) throw CommTimeout(lost(parcel->peer(), "it does not answer in time"));
+          if (deadline.passed()) throw CommTimeout(lost(request->peer(), "it does not answer in time"));
         }
       }
     } catch (const PeerLost& error) {
@@ -232,16 +233,16 @@ class UccTransport final : public Transport {
     }
   }
 
-  std::vector<std::unique_ptr<Parcel>> gather(const void* own, void* all, std::size_t bytes) {
-    std::vector<std::unique_ptr<Parcel>> parcels;
+  std::vector<std::unique_ptr<Request>> gather(const void* own, void* all, std::size_t bytes) {
+    std::vector<std::unique_ptr<Request>> requests;
     auto* const places = static_cast<std::byte*>(all);
     std::memcpy(places + static_cast<std::size_t>(rank_) * bytes, own, bytes);
     for (int k = 1; k < size_; ++k) {
       const int from = (rank_ + size_ - k) % size_;
-      parcels.push_back(data_->receive(from, kAddressChannel, places + static_cast<std::size_t>(from) * bytes, bytes));
+      requests.push_back(data_->receive(from, kAddressChannel, places + static_cast<std::size_t>(from) * bytes, bytes));
     }
-    for (int k = 1; k < size_; ++k) parcels.push_back(data_->send((rank_ + k) % size_, kAddressChannel, own, bytes));
-    return parcels;
+    for (int k = 1; k < size_; ++k) requests.push_back(data_->send((rank_ + k) % size_, kAddressChannel, own, bytes));
+    return requests;
   }
 
   const int rank_, size_;

@@ -101,8 +101,8 @@ ucc_status_t UccTeam::gather(void* own, void* all, std::size_t bytes, void* team
 ucc_status_t UccTeam::test_gather(void* request) {
   auto& exchange = *static_cast<Exchange*>(request);
   try {
-    for (; !exchange.parcels.empty(); exchange.parcels.pop_back()) {
-      if (!exchange.team->finish_(*exchange.parcels.back())) return UCC_INPROGRESS;
+    for (; !exchange.requests.empty(); exchange.requests.pop_back()) {
+      if (!exchange.team->finish_(*exchange.requests.back())) return UCC_INPROGRESS;
     }
     return UCC_OK;
   } catch (...) {
@@ -140,20 +140,20 @@ bool UccTeam::is_ready() {
 
 // --- collectives ----------------------------------------------------------------------------------------------------
 
-std::unique_ptr<Parcel> UccTeam::start(const Call& call) {
-  auto parcel = std::make_unique<UccParcel>(shared_from_this(), call);
+std::unique_ptr<Request> UccTeam::start(const Call& call) {
+  auto request = std::make_unique<UccRequest>(shared_from_this(), call);
   const auto buffer = [&](const Tensor& tensor, int parts) {
     const std::size_t bytes = call.bytes() * static_cast<std::size_t>(parts);
     return ucc_coll_buffer_info_t{tensor.defined() ? tensor.raw_data() : nullptr, bytes, UCC_DT_UINT8,
                                   UCC_MEMORY_TYPE_HOST};
   };
-  ucc_coll_args_t& args = parcel->args_;
+  ucc_coll_args_t& args = request->args_;
   switch (call.kind) {
     case Kind::kBroadcast:
       args.coll_type = UCC_COLL_TYPE_BCAST;
       args.src.info = buffer(call.out, 1);
       args.root = static_cast<std::uint64_t>(call.root);
-      return parcel;
+      return request;
     case Kind::kAllGather:
       args.coll_type = UCC_COLL_TYPE_ALLGATHER;
       args.src.info = buffer(call.in, 1);
@@ -163,44 +163,44 @@ std::unique_ptr<Parcel> UccTeam::start(const Call& call) {
         args.mask = UCC_COLL_ARGS_FIELD_FLAGS;
         args.flags = UCC_COLL_ARGS_FLAG_IN_PLACE;
       }
-      return parcel;
+      return request;
     default:
       return nullptr;
   }
 }
 
-bool UccTeam::finish(UccParcel& parcel) {
+bool UccTeam::finish(UccRequest& request) {
   {
     const std::lock_guard lock(mutex_);
-    if (parcel.is_complete_) return true;
+    if (request.is_complete_) return true;
     if (is_ended_) throw PeerLost{kAnyRank, "the group has ended", false};
-    if (parcel.error_.empty()) {
+    if (request.error_.empty()) {
       try {
-        if (advance(parcel)) return true;
+        if (advance(request)) return true;
       } catch (const CommError& error) {
-        parcel.error_ = error.what();
-        parcel.failed_at_ = Deadline::Clock::now();
+        request.error_ = error.what();
+        request.failed_at_ = Deadline::Clock::now();
       }
-    } else if (Deadline::Clock::now() - parcel.failed_at_ > kUntilExplained) {
-      throw CommError(parcel.error_);
+    } else if (Deadline::Clock::now() - request.failed_at_ > kUntilExplained) {
+      throw CommError(request.error_);
     }
   }
   sched_yield();  // another rank may need this core
   return false;
 }
 
-bool UccTeam::advance(UccParcel& parcel) {
+bool UccTeam::advance(UccRequest& request) {
   if (!is_ready()) return false;
-  if (!parcel.request_) {
-    check_ucc(ucc_collective_init(&parcel.args_, &parcel.request_, team_), "ucc_collective_init");
-    check_ucc(ucc_collective_post(parcel.request_), "ucc_collective_post");
+  if (!request.request_) {
+    check_ucc(ucc_collective_init(&request.args_, &request.request_, team_), "ucc_collective_init");
+    check_ucc(ucc_collective_post(request.request_), "ucc_collective_post");
   }
   ucc_context_progress(context_);
-  const ucc_status_t status = ucc_collective_test(parcel.request_);
+  const ucc_status_t status = ucc_collective_test(request.request_);
   check_ucc(status, "ucc_collective_test");
   if (status != UCC_OK) return false;
-  check_ucc(ucc_collective_finalize(std::exchange(parcel.request_, nullptr)), "ucc_collective_finalize");
-  return parcel.is_complete_ = true;
+  check_ucc(ucc_collective_finalize(std::exchange(request.request_, nullptr)), "ucc_collective_finalize");
+  return request.is_complete_ = true;
 }
 
 void UccTeam::end(bool failed) {
@@ -222,10 +222,10 @@ void UccTeam::end(bool failed) {
   state->changed.wait_for(wait, kUntilDestroyed, [&] { return state->is_over; });
 }
 
-UccParcel::UccParcel(std::shared_ptr<UccTeam> team, const Call& call)
-    : Parcel(kAnyRank), team_(std::move(team)), in_(call.in), out_(call.out) {}
+UccRequest::UccRequest(std::shared_ptr<UccTeam> team, const Call& call)
+    : Request(kAnyRank), team_(std::move(team)), in_(call.in), out_(call.out) {}
 
-UccParcel::~UccParcel() {
+UccRequest::~UccRequest() {
   if (request_) keep_for_good(std::move(in_), std::move(out_));
 }
 

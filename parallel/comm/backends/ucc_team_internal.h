@@ -16,15 +16,15 @@
 namespace lockstep::parallel {
 
 // A collective of UCC. After a failure it can be neither cancelled nor freed, so that its tensors are kept for good.
-class UccParcel;
+class UccRequest;
 
 // A context and a team of UCC, which the ranks make with the first collective that uses them. All functions may be called
 // by any thread.
 class UccTeam : public std::enable_shared_from_this<UccTeam> {
  public:
   // Posts the exchange of a block of memory of every rank for those of all ranks, in the order of the ranks.
-  using Gather = std::function<std::vector<std::unique_ptr<Parcel>>(const void* own, void* all, std::size_t bytes)>;
-  using Finish = std::function<bool(Parcel& parcel)>;
+  using Gather = std::function<std::vector<std::unique_ptr<Request>>(const void* own, void* all, std::size_t bytes)>;
+  using Finish = std::function<bool(Request& request)>;
 
   UccTeam(int rank, int size, const std::string& device, Gather gather, Finish finish);
   ~UccTeam();
@@ -32,23 +32,23 @@ class UccTeam : public std::enable_shared_from_this<UccTeam> {
   UccTeam& operator=(const UccTeam&) = delete;
 
   // Of broadcast and all_gather; null for others.
-  std::unique_ptr<Parcel> start(const Call& call);
+  std::unique_ptr<Request> start(const Call& call);
   // Makes progress and returns whether the collective is complete.
-  bool finish(UccParcel& parcel);
+  bool finish(UccRequest& request);
   // Nothing is started or finished afterwards. Without a failure, sends what UCC has not sent yet, for a limited time.
   void end(bool failed);
 
  private:
-  friend class UccParcel;
+  friend class UccRequest;
   struct Exchange {
     UccTeam* team;
-    std::vector<std::unique_ptr<Parcel>> parcels;
+    std::vector<std::unique_ptr<Request>> requests;
   };
   static ucc_status_t gather(void* own, void* all, std::size_t bytes, void* team, void** request);
   static ucc_status_t test_gather(void* request);
   static ucc_status_t free_gather(void* request);
   bool is_ready();
-  bool advance(UccParcel& parcel);
+  bool advance(UccRequest& request);
 
   const int rank_, size_;
   const Gather gather_;
@@ -60,10 +60,10 @@ class UccTeam : public std::enable_shared_from_this<UccTeam> {
   std::exception_ptr error_;  // thrown by the functions that UCC calls
 };
 
-class UccParcel final : public Parcel {
+class UccRequest final : public Request {
  public:
-  UccParcel(std::shared_ptr<UccTeam> team, const Call& call);
-  ~UccParcel() override;
+  UccRequest(std::shared_ptr<UccTeam> team, const Call& call);
+  ~UccRequest() override;
   UccTeam& team() const { return *team_; }
 
  private:

@@ -119,34 +119,34 @@ std::chrono::steady_clock::time_point UcxWorker::closed_at(int peer) const {
 
 // --- requests -------------------------------------------------------------------------------------------------------
 
-std::unique_ptr<UcxParcel> UcxWorker::send(int to, int channel, const void* data, std::size_t bytes) {
-  auto parcel = std::make_unique<UcxParcel>(to, shared_from_this(), false);
+std::unique_ptr<UcxRequest> UcxWorker::send(int to, int channel, const void* data, std::size_t bytes) {
+  auto request = std::make_unique<UcxRequest>(to, shared_from_this(), false);
   if (copies_sends_) {
     const auto* const begin = static_cast<const std::byte*>(data);
-    parcel->copy_.assign(begin, begin + bytes);
-    data = parcel->copy_.data();
+    request->copy_.assign(begin, begin + bytes);
+    data = request->copy_.data();
   }
   const ucp_request_param_t param = host_memory();
   const std::lock_guard lock(mutex_);
   const Peer& peer = peers_[static_cast<std::size_t>(to)];
   if (!worker_ || peer.is_closed) throw PeerLost{to, kClosed, false};
-  void* const request = ucp_tag_send_nbx(peer.endpoint, data, bytes, tag_of(token_, channel, rank_), &param);
-  if (UCS_PTR_IS_ERR(request)) throw PeerLost{to, ucs_status_string(UCS_PTR_STATUS(request)), false};
-  parcel->request_ = request;
-  return parcel;
+  void* const posted = ucp_tag_send_nbx(peer.endpoint, data, bytes, tag_of(token_, channel, rank_), &param);
+  if (UCS_PTR_IS_ERR(posted)) throw PeerLost{to, ucs_status_string(UCS_PTR_STATUS(posted)), false};
+  request->request_ = posted;
+  return request;
 }
 
-std::unique_ptr<UcxParcel> UcxWorker::receive(int from, int channel, void* data, std::size_t bytes) {
-  auto parcel = std::make_unique<UcxParcel>(from, shared_from_this(), true);
+std::unique_ptr<UcxRequest> UcxWorker::receive(int from, int channel, void* data, std::size_t bytes) {
+  auto request = std::make_unique<UcxRequest>(from, shared_from_this(), true);
   const ucp_tag_t any_sender = ~ucp_tag_t{0} << kSenderBits;
   const ucp_request_param_t param = host_memory();
   const std::lock_guard lock(mutex_);
   if (!worker_) throw PeerLost{from, kClosed, false};
-  void* const request = ucp_tag_recv_nbx(worker_, data, bytes, tag_of(token_, channel, std::max(from, 0)),
-                                         from == kAnyRank ? any_sender : ~ucp_tag_t{0}, &param);
-  if (UCS_PTR_IS_ERR(request)) throw PeerLost{from, ucs_status_string(UCS_PTR_STATUS(request)), false};
-  parcel->request_ = request;
-  return parcel;
+  void* const posted = ucp_tag_recv_nbx(worker_, data, bytes, tag_of(token_, channel, std::max(from, 0)),
+                                        from == kAnyRank ? any_sender : ~ucp_tag_t{0}, &param);
+  if (UCS_PTR_IS_ERR(posted)) throw PeerLost{from, ucs_status_string(UCS_PTR_STATUS(posted)), false};
+  request->request_ = posted;
+  return request;
 }
 
 unsigned UcxWorker::progress() {
@@ -160,29 +160,29 @@ unsigned UcxWorker::progress() {
   return events;
 }
 
-bool UcxWorker::is_complete(UcxParcel& parcel) {
-  if (!parcel.request_) return true;
-  if (!worker_) throw PeerLost{parcel.peer(), kClosed, false};
-  const ucs_status_t status = ucp_request_check_status(parcel.request_);
+bool UcxWorker::is_complete(UcxRequest& request) {
+  if (!request.request_) return true;
+  if (!worker_) throw PeerLost{request.peer(), kClosed, false};
+  const ucs_status_t status = ucp_request_check_status(request.request_);
   if (status == UCS_INPROGRESS) return false;
-  ucp_request_free(parcel.request_);
-  parcel.request_ = nullptr;
-  if (status != UCS_OK) throw PeerLost{parcel.peer(), ucs_status_string(status), false};
+  ucp_request_free(request.request_);
+  request.request_ = nullptr;
+  if (status != UCS_OK) throw PeerLost{request.peer(), ucs_status_string(status), false};
   return true;
 }
 
-bool UcxWorker::finish(UcxParcel& parcel) {
+bool UcxWorker::finish(UcxRequest& request) {
   {
     const std::lock_guard lock(mutex_);
-    if (is_complete(parcel)) return true;
+    if (is_complete(request)) return true;
     const unsigned events = progress();
-    if (is_complete(parcel)) return true;
-    if (parcel.peer() >= 0 && is_closed(parcel.peer())) {
+    if (is_complete(request)) return true;
+    if (request.peer() >= 0 && is_closed(request.peer())) {
       // UCX may report the end before data that arrived earlier.
       for (int idle = 0; idle < kIdleAtEnd; idle = progress() == 0 ? idle + 1 : 0) {
-        if (is_complete(parcel)) return true;
+        if (is_complete(request)) return true;
       }
-      throw PeerLost{parcel.peer(), kClosed, false};
+      throw PeerLost{request.peer(), kClosed, false};
     }
     if (events > 0) return false;
   }
@@ -196,14 +196,14 @@ void UcxWorker::poll() {
 }
 
 // Called when a request is destroyed: its memory may be freed afterwards.
-void UcxWorker::drop(UcxParcel& parcel) {
+void UcxWorker::drop(UcxRequest& request) {
   const std::lock_guard lock(mutex_);
-  if (!parcel.request_ || !worker_) return;  // close() has ended the request
-  if (parcel.receives_) ucp_request_cancel(worker_, parcel.request_);
-  if (ucp_request_check_status(parcel.request_) != UCS_INPROGRESS) {
-    ucp_request_free(parcel.request_);
-  } else if (!parcel.receives_ && copies_sends_) {
-    unsent_.push_back({parcel.request_, std::move(parcel.copy_)});
+  if (!request.request_ || !worker_) return;  // close() has ended the request
+  if (request.receives_) ucp_request_cancel(worker_, request.request_);
+  if (ucp_request_check_status(request.request_) != UCS_INPROGRESS) {
+    ucp_request_free(request.request_);
+  } else if (!request.receives_ && copies_sends_) {
+    unsent_.push_back({request.request_, std::move(request.copy_)});
   } else {
     close_locked(false, std::chrono::milliseconds(0));  // UCX cannot cancel a request that has begun
   }

@@ -31,7 +31,7 @@ struct UcxOptions {
   bool copies_sends;       // whether a send may be dropped, and its memory freed, before it is complete
 };
 
-class UcxParcel;
+class UcxRequest;
 
 // All functions may be called by any thread.
 class UcxWorker : public std::enable_shared_from_this<UcxWorker> {
@@ -47,10 +47,10 @@ class UcxWorker : public std::enable_shared_from_this<UcxWorker> {
   // The group's secret, part of every tag: a message of a process that does not know it matches no receive.
   void set_token(std::uint64_t token) { token_ = token; }
 
-  std::unique_ptr<UcxParcel> send(int to, int channel, const void* data, std::size_t bytes);
-  std::unique_ptr<UcxParcel> receive(int from, int channel, void* data, std::size_t bytes);
+  std::unique_ptr<UcxRequest> send(int to, int channel, const void* data, std::size_t bytes);
+  std::unique_ptr<UcxRequest> receive(int from, int channel, void* data, std::size_t bytes);
   // Makes progress and returns whether the request is complete. Throws PeerLost if it never will be.
-  bool finish(UcxParcel& parcel);
+  bool finish(UcxRequest& request);
   void poll();  // makes progress
   bool is_closed(int peer) const { return peers_[static_cast<std::size_t>(peer)].is_closed; }
   // The moment at which this rank noticed that the connection has ended.
@@ -61,7 +61,7 @@ class UcxWorker : public std::enable_shared_from_this<UcxWorker> {
   void close(bool flush, std::chrono::milliseconds patience);
 
  private:
-  friend class UcxParcel;
+  friend class UcxRequest;
   struct Peer {
     ucp_ep_h endpoint = nullptr;
     bool detects_end = false;
@@ -74,9 +74,9 @@ class UcxWorker : public std::enable_shared_from_this<UcxWorker> {
   };
 
   static void on_error(void* peer, ucp_ep_h endpoint, ucs_status_t status);
-  void drop(UcxParcel& parcel);
+  void drop(UcxRequest& request);
   unsigned progress();
-  bool is_complete(UcxParcel& parcel);
+  bool is_complete(UcxRequest& request);
   void close_locked(bool flush, std::chrono::milliseconds patience);
 
   const int rank_;
@@ -90,11 +90,11 @@ class UcxWorker : public std::enable_shared_from_this<UcxWorker> {
 };
 
 // A posted send or receive.
-class UcxParcel final : public Parcel {
+class UcxRequest final : public Request {
  public:
-  UcxParcel(int peer, std::shared_ptr<UcxWorker> worker, bool receives)
-      : Parcel(peer), worker_(std::move(worker)), receives_(receives) {}
-  ~UcxParcel() override { worker_->drop(*this); }
+  UcxRequest(int peer, std::shared_ptr<UcxWorker> worker, bool receives)
+      : Request(peer), worker_(std::move(worker)), receives_(receives) {}
+  ~UcxRequest() override { worker_->drop(*this); }
   UcxWorker& worker() const { return *worker_; }
 
  private:

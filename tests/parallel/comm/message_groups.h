@@ -38,7 +38,7 @@ inline ls::Tensor own_numbers(int rank, std::int64_t count, ls::DType dtype) {
 inline std::int64_t data_bytes(const SentBytes& sent) {
   return sent[static_cast<std::size_t>(par::Channel::kParts)] + sent[static_cast<std::size_t>(par::Channel::kResults)];
 }
-inline std::int64_t on_heads(const SentBytes& sent) { return sent[static_cast<std::size_t>(par::Channel::kHeads)]; }
+inline std::int64_t on_heads(const SentBytes& sent) { return sent[static_cast<std::size_t>(par::Channel::kHeaders)]; }
 
 // The messages that a rank sends in an exchange of all ranks. p is the largest power of two up to `size`.
 inline int sent_in_exchange(int rank, int size) {

@@ -5,9 +5,9 @@
 #include <signal.h>
 
 #include "tests/parallel/comm/collectives.h"
+#include "tests/parallel/comm/listed_store.h"
 #include "tests/parallel/comm/parts.h"
 #include "tests/parallel/comm/point_to_point.h"
-#include "tests/parallel/comm/listed_store.h"
 #include "tests/parallel/replicated/comm_hooks.h"
 #include "tests/parallel/replicated/overlap.h"
 #include "tests/parallel/step/join.h"
