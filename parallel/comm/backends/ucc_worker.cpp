@@ -12,7 +12,7 @@
 namespace lockstep::parallel {
 namespace {
 
-constexpr const char* kClosed = "its connection is closed";
+constexpr const char* kConnectionClosed = "its connection is closed";
 constexpr int kIdleAtEnd = 100;  // calls without progress after which nothing more arrives from a closed connection
 constexpr int kSenderBits = 16, kChannelBits = 4;
 
@@ -129,7 +129,7 @@ std::unique_ptr<UcxParcel> UcxWorker::send(int to, int channel, const void* data
   const ucp_request_param_t param = host_memory();
   const std::lock_guard lock(mutex_);
   const Peer& peer = peers_[static_cast<std::size_t>(to)];
-  if (!worker_ || peer.is_closed) throw PeerLost{to, kClosed, false};
+  if (!worker_ || peer.is_closed) throw PeerLost{to, kConnectionClosed, false};
   void* const request = ucp_tag_send_nbx(peer.endpoint, data, bytes, tag_of(token_, channel, rank_), &param);
   if (UCS_PTR_IS_ERR(request)) throw PeerLost{to, ucs_status_string(UCS_PTR_STATUS(request)), false};
   parcel->request_ = request;
@@ -141,7 +141,7 @@ std::unique_ptr<UcxParcel> UcxWorker::receive(int from, int channel, void* data,
   const ucp_tag_t any_sender = ~ucp_tag_t{0} << kSenderBits;
   const ucp_request_param_t param = host_memory();
   const std::lock_guard lock(mutex_);
-  if (!worker_) throw PeerLost{from, kClosed, false};
+  if (!worker_) throw PeerLost{from, kConnectionClosed, false};
   void* const request = ucp_tag_recv_nbx(worker_, data, bytes, tag_of(token_, channel, std::max(from, 0)),
                                          from == kAnyRank ? any_sender : ~ucp_tag_t{0}, &param);
   if (UCS_PTR_IS_ERR(request)) throw PeerLost{from, ucs_status_string(UCS_PTR_STATUS(request)), false};
@@ -162,7 +162,7 @@ unsigned UcxWorker::progress() {
 
 bool UcxWorker::is_complete(UcxParcel& parcel) {
   if (!parcel.request_) return true;
-  if (!worker_) throw PeerLost{parcel.peer(), kClosed, false};
+  if (!worker_) throw PeerLost{parcel.peer(), kConnectionClosed, false};
   const ucs_status_t status = ucp_request_check_status(parcel.request_);
   if (status == UCS_INPROGRESS) return false;
   ucp_request_free(parcel.request_);
@@ -182,7 +182,7 @@ bool UcxWorker::finish(UcxParcel& parcel) {
       for (int idle = 0; idle < kIdleAtEnd; idle = progress() == 0 ? idle + 1 : 0) {
         if (is_complete(parcel)) return true;
       }
-      throw PeerLost{parcel.peer(), kClosed, false};
+      throw PeerLost{parcel.peer(), kConnectionClosed, false};
     }
     if (events > 0) return false;
   }
