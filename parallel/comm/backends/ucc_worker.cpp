@@ -12,7 +12,7 @@
 namespace lockstep::parallel {
 namespace {
 
-constexpr const char* kClosed = "its connection is closed";
+constexpr const char* kConnectionClosed = "its connection is closed";
 constexpr int kIdleAtEnd = 100;  // calls without progress after which nothing more arrives from a closed connection
 constexpr int kSenderBits = 16, kChannelBits = 4;
 
@@ -129,7 +129,7 @@ std::unique_ptr<UcxRequest> UcxWorker::send(int to, int channel, const void* dat
   const ucp_request_param_t param = host_memory();
   const std::lock_guard lock(mutex_);
   const Peer& peer = peers_[static_cast<std::size_t>(to)];
-  if (!worker_ || peer.is_closed) throw PeerLost{to, kClosed, false};
+  if (!worker_ || peer.is_closed) throw PeerLost{to, kConnectionClosed, false};
   void* const posted = ucp_tag_send_nbx(peer.endpoint, data, bytes, tag_of(token_, channel, rank_), &param);
   if (UCS_PTR_IS_ERR(posted)) throw PeerLost{to, ucs_status_string(UCS_PTR_STATUS(posted)), false};
   request->request_ = posted;
@@ -141,7 +141,7 @@ std::unique_ptr<UcxRequest> UcxWorker::receive(int from, int channel, void* data
   const ucp_tag_t any_sender = ~ucp_tag_t{0} << kSenderBits;
   const ucp_request_param_t param = host_memory();
   const std::lock_guard lock(mutex_);
-  if (!worker_) throw PeerLost{from, kClosed, false};
+  if (!worker_) throw PeerLost{from, kConnectionClosed, false};
   void* const posted = ucp_tag_recv_nbx(worker_, data, bytes, tag_of(token_, channel, std::max(from, 0)),
                                         from == kAnyRank ? any_sender : ~ucp_tag_t{0}, &param);
   if (UCS_PTR_IS_ERR(posted)) throw PeerLost{from, ucs_status_string(UCS_PTR_STATUS(posted)), false};
@@ -162,7 +162,7 @@ unsigned UcxWorker::progress() {
 
 bool UcxWorker::is_complete(UcxRequest& request) {
   if (!request.request_) return true;
-  if (!worker_) throw PeerLost{request.peer(), kClosed, false};
+  if (!worker_) throw PeerLost{request.peer(), kConnectionClosed, false};
   const ucs_status_t status = ucp_request_check_status(request.request_);
   if (status == UCS_INPROGRESS) return false;
   ucp_request_free(request.request_);
@@ -182,7 +182,7 @@ bool UcxWorker::finish(UcxRequest& request) {
       for (int idle = 0; idle < kIdleAtEnd; idle = progress() == 0 ? idle + 1 : 0) {
         if (is_complete(request)) return true;
       }
-      throw PeerLost{request.peer(), kClosed, false};
+      throw PeerLost{request.peer(), kConnectionClosed, false};
     }
     if (events > 0) return false;
   }
