@@ -101,8 +101,8 @@ std::string held_figure(const SeenSchedule& seen, const Axis& axis) {
     std::string path = fmt::format("M{:.1f} {:.1f}", kLabels, bottom);
     for (std::size_t i = 0; i < own.held.size(); ++i) {
       const auto& [seconds, activations] = own.held[i];
-      const bool changes_at_once = i + 1 < own.held.size() && own.held[i + 1].seconds == seconds;
-      if (!changes_at_once)
+      const bool changes_again = i + 1 < own.held.size() && own.held[i + 1].seconds == seconds;
+      if (!changes_again)
         path += fmt::format("H{:.1f}V{:.1f}", axis.x(seconds), bottom - (kLane - 6) * activations / most);
     }
     curves += fmt::format(

@@ -297,8 +297,8 @@ int connect_once(const Descriptor& socket, const TcpAddress& address, Deadline& 
     if (::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &number, &size) != 0) return errno;
   }
   if (number == 0 && is_connected_with_itself(socket)) {
-    const linger at_once{1, 0};  // frees the port without lingering
-    static_cast<void>(::setsockopt(socket.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once)));
+    const linger no_linger{1, 0};  // frees the port without lingering
+    static_cast<void>(::setsockopt(socket.get(), SOL_SOCKET, SO_LINGER, &no_linger, sizeof(no_linger)));
     number = ECONNREFUSED;
   }
   return number;

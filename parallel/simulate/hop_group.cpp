@@ -280,11 +280,11 @@ void HopGroup::compare_heads(HopWork& work) {
                                 text(peer),
                                 text(own) == text(peer) ? ", of another shape, scale, name, id or number" : ""));
   }
-  if (options_.simulation) settle_time(work, std::move(launched));
+  if (options_.simulation) set_time(work, std::move(launched));
 }
 
 // Computes the simulated time of completion. All ranks get the same result from the same clocks.
-void HopGroup::settle_time(HopWork& work, std::vector<double> launched) {
+void HopGroup::set_time(HopWork& work, std::vector<double> launched) {
   for (std::size_t r = 0; r < launched.size(); ++r) launched[r] = std::max(launched[r], network_free_[r]);
   const Call& call = work.call;
   const auto item = static_cast<double>(item_size(call.dtype));

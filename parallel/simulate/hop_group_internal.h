@@ -72,7 +72,7 @@ class HopGroup final : public Backend {
   bool advance(HopWork& work, bool waits);
   bool run_front(bool waits);
   void compare_heads(HopWork& work);
-  void settle_time(HopWork& work, std::vector<double> launched);
+  void set_time(HopWork& work, std::vector<double> launched);
   std::optional<HopPlan> plan_of(const Call& call) const;
   void start_plan(HopWork& work);
   void end_plan(const HopWork& work);

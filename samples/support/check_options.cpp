@@ -75,7 +75,7 @@ void check_schedule(const CLI::App& app, const Options& options) {
 
 }  // namespace
 
-std::string settle_strategy(const CLI::App& app, Options& options) {
+std::string choose_strategy(const CLI::App& app, Options& options) {
   if (options.nproc == 0)
     options.nproc = !options.mesh.empty()                           ? ranks_of(parse_mesh(options.mesh))
                     : is_pipeline(strategy_named(options.strategy)) ? 2

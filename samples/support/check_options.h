@@ -9,7 +9,7 @@
 namespace samples {
 
 // Chooses the strategy if none is given. Returns the reason for the choice, for Flags::check.
-std::string settle_strategy(const CLI::App& app, Options& options);
+std::string choose_strategy(const CLI::App& app, Options& options);
 // Rejects flags whose values exclude each other.
 void check_values(const CLI::App& app, const Options& options);
 // Rejects flags that a rank of a launcher must not set: the launcher determines their values.

@@ -277,7 +277,7 @@ Options parse(int argc, char** argv, Options options) {
   const char* const typed = std::getenv(kTypedCommand);  // if set, the parent process has checked the flags
   try {
     app.parse(argc, argv);
-    const std::string reason = settle_strategy(app, options);
+    const std::string reason = choose_strategy(app, options);
     if (!typed) flags.check(options.strategy, reason);
     if (!typed && is_rank()) check_rank(app, options);
     check_values(app, options);

@@ -116,7 +116,7 @@ Step::Step(const Options& options, ls::nn::Module& model)
                                       .reduction = reduction_of(options)});
   check_split(options, ranks());
   make_run(static_cast<int>(options.micro_batches));
-  at_start_ = booked();
+  at_start_ = counted_bytes();
   axes_at_start_ = bytes_by_axis();
   gathered_by_axis_.resize(axes_at_start_.size());
   if (is_traced(options)) links_at_start_ = links_of_all();

@@ -146,7 +146,7 @@ class Step {
   ls::parallel::CheckpointParts of_run(const ls::CheckpointParts& parts);
   void begin();
   void gather(ls::FunctionRef<void()> body);
-  PhaseBytes booked();
+  PhaseBytes counted_bytes();
   const ls::parallel::TrafficStats& traffic();
   std::vector<ls::parallel::LinkTraffic> links();
   std::vector<ls::parallel::LinkTraffic> links_of_all();

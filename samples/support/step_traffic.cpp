@@ -69,7 +69,7 @@ const par::TrafficStats& Step::traffic() {
 // The traffic counters of this process, without those of `gathered`.
 std::vector<par::LinkTraffic> Step::links() { return difference(traffic().links(), gathered_links_); }
 
-PhaseBytes Step::booked() {
+PhaseBytes Step::counted_bytes() {
   PhaseBytes bytes = {};
   for (const par::LinkTraffic& link : links()) bytes[static_cast<std::size_t>(link.phase)] += link.bytes;
   return bytes;
@@ -152,7 +152,7 @@ std::vector<std::int64_t> Step::bytes_by_axis() const {
 }
 
 Moved Step::moved() {
-  const PhaseBytes now = booked();
+  const PhaseBytes now = counted_bytes();
   std::vector<std::int64_t> numbers(at_start_.begin(), at_start_.end());
   numbers.insert(numbers.end(), now.begin(), now.end());
   const std::vector<std::int64_t> by_axis = bytes_by_axis();

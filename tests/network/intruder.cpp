@@ -114,8 +114,8 @@ class Intruder {
     keep(std::move(socket));
   }
   void reset(ls::Descriptor socket) {
-    const linger at_once{1, 0};
-    require(::setsockopt(socket.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once)) == 0, "no SO_LINGER");
+    const linger no_linger{1, 0};
+    require(::setsockopt(socket.get(), SOL_SOCKET, SO_LINGER, &no_linger, sizeof(no_linger)) == 0, "no SO_LINGER");
   }
   std::string random_bytes(std::size_t count) {
     std::string bytes(count, '\0');

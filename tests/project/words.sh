@@ -14,6 +14,12 @@ phrases='rows? of (a|the|each) (batch|step)|culprits?|lanes? of|hand(s|ed)? on|b
 find docs/internals docs/teaching.md docs/course.md docs/exam.md exercises -path exercises/build -prune -o -type f \( -name '*.md' -o -name '*.h' -o -name '*.cpp' \) -print0 |
   xargs -0 awk 'FNR == 1 { fenced = 0 } /^```/ { fenced = !fenced } !fenced { print FILENAME ":" FNR ":" $0 }' |
   grep -iwE "$phrases" && failed=1
+# Parts of identifiers for which the field has a term: request, channel, check_liveness, no_linger, complete, counted, hello.
+identifiers='parcel|mailbox|look_around|at_once|settle|booked|greet'
+find base tensor autograd nn optim data parallel interop samples tools bench tests -path tests/golden -prune -o \
+  -type f \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.def' \) -print0 |
+  xargs -0 grep -nHiE "$identifiers" && failed=1
+printf 'class GlooParcel {\n' | grep -qiE "$identifiers" || { echo "the pattern of identifiers finds nothing"; failed=1; }
 printf 'Who is "%s"?\n' whoever | grep -qiwE "$words" || { echo "the pattern finds nothing"; failed=1; }
 printf 'equal, bit for bit.\n' | grep -qiwE "$phrases" || { echo "the pattern of phrases finds nothing"; failed=1; }
 exit $failed

@@ -31,7 +31,7 @@ Json mode_of(const Json& data, const std::string& mode) {
 }
 
 // The recorded bytes of one phase.
-std::int64_t booked(const Json& mode, const std::string& phase, const char* when = "links") {
+std::int64_t counted(const Json& mode, const std::string& phase, const char* when = "links") {
   std::int64_t bytes = 0;
   for (const Json& link : mode.at(when)) bytes += link.at("phase") == phase ? link.at("bytes").get<std::int64_t>() : 0;
   return bytes;
@@ -118,11 +118,11 @@ TEST_CASE("compare --report: the recorded bytes and those of each step follow th
 
   // 456 rows of 30 columns per epoch, half of them on the second device; f32.
   const Json dp = mode_of(data, "dp");
-  CHECK(booked(dp, "inputs") == 2 * 228 * 30 * 4);
-  CHECK(booked(dp, "parameters") == 30 * kParameterBytes);
-  CHECK(booked(dp, "outputs") == 2 * 228 * 4);
-  CHECK(booked(dp, "loss gradient") == 2 * 228 * 4);
-  CHECK(booked(dp, "gradients") == 30 * kParameterBytes);
+  CHECK(counted(dp, "inputs") == 2 * 228 * 30 * 4);
+  CHECK(counted(dp, "parameters") == 30 * kParameterBytes);
+  CHECK(counted(dp, "outputs") == 2 * 228 * 4);
+  CHECK(counted(dp, "loss gradient") == 2 * 228 * 4);
+  CHECK(counted(dp, "gradients") == 30 * kParameterBytes);
   const Json& step = dp.at("steps").at(0);  // number 11, of 32 rows
   CHECK(in_events(data, dp, step, "copy", "inputs") == 16 * 30 * 4);
   CHECK(in_events(data, dp, step, "copy", "parameters") == kParameterBytes);
@@ -134,9 +134,9 @@ TEST_CASE("compare --report: the recorded bytes and those of each step follow th
   const Json ddp = mode_of(data, "ddp");
   const std::int64_t bucket = in_events(data, ddp, ddp.at("steps").at(0), "bucket launched", "fc.bias") / 2;
   CHECK(bucket >= static_cast<std::int64_t>(kParameterBytes));
-  CHECK(booked(ddp, "gradients") == 30 * 2 * bucket);
-  CHECK(booked(ddp, "parameters", "at_start") == kParameterBytes);
-  CHECK(booked(ddp, "parameters") == 0);
+  CHECK(counted(ddp, "gradients") == 30 * 2 * bucket);
+  CHECK(counted(ddp, "parameters", "at_start") == kParameterBytes);
+  CHECK(counted(ddp, "parameters") == 0);
   for (const Json& each : ddp.at("steps")) {
     CHECK(in_events(data, ddp, each, "collective", "all_reduce") == 2 * bucket);
     CHECK(each.at("arrivals").size() == 1);

@@ -62,7 +62,7 @@ inline void check_stopped_rank(const char* backend) {
 // rank 2 for rank 0 in a group without rank 1, rank 3 for all in a duplicate. All errors must name rank 1 alone.
 inline void check_stopped_rank_of_other_group(const char* backend) {
   constexpr int kRanks = 4, kVictim = 1;
-  const Mailbox reports;
+  const NumberPipe reports;
   const auto ended = ranks_of(
       kRanks,
       [&](const Group& all) {

@@ -83,9 +83,9 @@ struct Proxy::Loop {
         if (way.passed <= plan.position) piece[place] = static_cast<char>(piece[place] ^ (1 << plan.seed % 8));
         return true;
       case Harm::kReset: {
-        const linger at_once{1, 0};
+        const linger no_linger{1, 0};
         for (const ls::Descriptor* socket : {&line.client, &line.server})
-          static_cast<void>(::setsockopt(socket->get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once)));
+          static_cast<void>(::setsockopt(socket->get(), SOL_SOCKET, SO_LINGER, &no_linger, sizeof(no_linger)));
         line.is_over = true;
         return false;
       }

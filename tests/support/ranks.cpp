@@ -209,16 +209,18 @@ std::vector<ExitStatus> run_processes(int n, const std::function<void(int rank)>
   return results;
 }
 
-Mailbox::Mailbox() { REQUIRE(pipe2(ends_, O_CLOEXEC) == 0); }
+NumberPipe::NumberPipe() { REQUIRE(pipe2(ends_, O_CLOEXEC) == 0); }
 
-Mailbox::~Mailbox() {
+NumberPipe::~NumberPipe() {
   close(ends_[0]);
   close(ends_[1]);
 }
 
-void Mailbox::send(std::int64_t number) const { REQUIRE(write(ends_[1], &number, sizeof(number)) == sizeof(number)); }
+void NumberPipe::send(std::int64_t number) const {
+  REQUIRE(write(ends_[1], &number, sizeof(number)) == sizeof(number));
+}
 
-std::int64_t Mailbox::receive() const {
+std::int64_t NumberPipe::receive() const {
   std::int64_t number = 0;
   REQUIRE(read(ends_[0], &number, sizeof(number)) == sizeof(number));
   return number;

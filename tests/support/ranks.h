@@ -35,12 +35,12 @@ std::vector<ExitStatus> run_processes(int n, const std::function<void(int rank)>
 
 // Numbers that processes forked later send each other, for example to say that they have come to some point. Each is
 // received once, in the order they were sent.
-class Mailbox {
+class NumberPipe {
  public:
-  Mailbox();
-  ~Mailbox();
-  Mailbox(const Mailbox&) = delete;
-  Mailbox& operator=(const Mailbox&) = delete;
+  NumberPipe();
+  ~NumberPipe();
+  NumberPipe(const NumberPipe&) = delete;
+  NumberPipe& operator=(const NumberPipe&) = delete;
   void send(std::int64_t number) const;
   std::int64_t receive() const;  // waits for one
 

@@ -236,7 +236,7 @@ class GlooTransport final : public Transport {
       for (Mesh* const mesh : meshes()) mesh->abort();
     });
     const std::vector<Digest> nonces = connect(place, left);
-    greet(secret, nonces, place, left);
+    exchange_proofs(secret, nonces, place, left);
     wipe(secret);
     watches_.resize(static_cast<std::size_t>(place.size));
     for (const int peer : others_) {
@@ -360,7 +360,8 @@ class GlooTransport final : public Transport {
 
   // Every rank proves to every other, on each connection, that it knows the secret: by a MAC over the other's nonce, both
   // ranks and the mesh, so that a proof cannot be replayed elsewhere.
-  void greet(const Digest& secret, const std::vector<Digest>& nonces, const Rendezvous& place, const TimeLeft& left) {
+  void exchange_proofs(const Digest& secret, const std::vector<Digest>& nonces, const Rendezvous& place,
+                       const TimeLeft& left) {
     const auto proof = [&](int prover, int verifier, std::size_t mesh) {
       const std::int32_t ends[3] = {prover, verifier, static_cast<std::int32_t>(mesh)};
       std::string text = "lockstep gloo hello";

@@ -86,7 +86,7 @@ Communicator::Communicator(const Rendezvous& place, Device device, std::chrono::
       const std::lock_guard lock(mutex_);
       status = ncclCommInitRankConfig(&comm_, place.size, id, place.rank, &config);
     }
-    settle("ncclCommInitRankConfig", status, deadline);
+    complete("ncclCommInitRankConfig", status, deadline);
     watch_->remember_holder();
   } catch (const Error& error) {
     watch_->fail(fmt::format("{}: {}", rank_text(place.rank, place.members), error.what()));
@@ -115,7 +115,7 @@ void Communicator::finalize() {
     if (!comm_) return;
     status = ncclCommFinalize(comm_);
   }
-  settle("ncclCommFinalize", status, deadline);
+  complete("ncclCommFinalize", status, deadline);
   const std::lock_guard lock(mutex_);
   if (comm_) check(ncclCommDestroy(std::exchange(comm_, nullptr)), "ncclCommDestroy");
 }
@@ -133,11 +133,11 @@ void Communicator::run(const char* what, FunctionRef<ncclResult_t(ncclComm_t com
     if (!comm_) throw CommError(fmt::format("nccl: {}: {}", what, watch_->failure()));
     status = body(comm_);
   }
-  settle(what, status, deadline);
+  complete(what, status, deadline);
 }
 
 // Polls a non-blocking communicator until it no longer reports "in progress".
-void Communicator::settle(const char* what, ncclResult_t status, Deadline& deadline) {
+void Communicator::complete(const char* what, ncclResult_t status, Deadline& deadline) {
   if (status != ncclInProgress) check(status, what);
   for (;;) {
     {

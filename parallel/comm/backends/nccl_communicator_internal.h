@@ -43,7 +43,7 @@ class Communicator {
   cudaStream_t stream() const { return stream_; }
 
  private:
-  void settle(const char* what, ncclResult_t status, Deadline& deadline);
+  void complete(const char* what, ncclResult_t status, Deadline& deadline);
   void finalize();
 
   Device device_;

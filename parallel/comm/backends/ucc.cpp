@@ -99,7 +99,7 @@ class UccTransport final : public Transport {
     Deadline deadline(options.timeout);
     set_token(place);
     connect(place, deadline);
-    greet(place, deadline);
+    exchange_hello(place, deadline);
   }
   ~UccTransport() override {
     if (team_) team_->end(true);
@@ -199,7 +199,7 @@ class UccTransport final : public Transport {
   }
 
   // Exchanges a message with every other rank on both connections, so that they are established.
-  void greet(const Rendezvous& place, Deadline& deadline) {
+  void exchange_hello(const Rendezvous& place, Deadline& deadline) {
     std::vector<char> received(2 * static_cast<std::size_t>(size_));
     const char hello = 1;
     std::vector<std::unique_ptr<UcxRequest>> requests;

@@ -99,7 +99,7 @@ inline void check_events(const ls::Trace& trace, int rank) {
 
 // Rank 1 starts no operation. Rank 0 starts each one in a group of its own; each error must have the phase and the name.
 inline void check_timeouts(const std::string& backend) {
-  const Mailbox done;
+  const NumberPipe done;
   const auto fn = [&](const Group& group) {
     const std::vector<NamedCall> calls = all_calls();
     std::vector<Group> groups;
@@ -151,7 +151,7 @@ inline std::vector<int> global_ranks(const Group& group) {
 // Errors of a subgroup name the rank in the group and, where it differs, the global rank. Of 6 ranks, 5, 3 and 1 form a
 // group in this order. Its last rank, 1, does not arrive.
 inline void check_ranks_in_errors(const std::string& backend) {
-  const Mailbox done;
+  const NumberPipe done;
   const auto fn = [&](const Group& group) {
     const Group part = group->split(group->rank() % 2, -group->rank());
     group->barrier();  // rank 0, which leaves now, holds the store

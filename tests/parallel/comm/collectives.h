@@ -220,7 +220,7 @@ inline void check_random_collectives(const Group& group, int operations) {
     std::shared_ptr<ls::parallel::Work> work;
   };
   std::vector<Pending> pending;
-  const auto settle = [&](std::size_t keep) {
+  const auto wait_for_all = [&](std::size_t keep) {
     while (pending.size() > keep) {
       const std::size_t k = own() % pending.size();
       pending[k].work->wait();
@@ -236,7 +236,7 @@ inline void check_random_collectives(const Group& group, int operations) {
     const int kind = static_cast<int>(same() % 8), root = static_cast<int>(same() % static_cast<unsigned>(size));
     const double value = static_cast<double>(same() % 100);
     const bool is_reduce = kind == 3 && count <= 4096, has_parts = kind >= 6 && count <= 2048;
-    if (is_reduce || has_parts) settle(0);  // the operations share memory regions
+    if (is_reduce || has_parts) wait_for_all(0);  // the operations share memory regions
     if (has_parts) {
       const ls::Tensor whole = all_parts.narrow(0, 0, size * count),
                        own_part = whole.narrow(0, group->rank() * count, count);
@@ -246,7 +246,7 @@ inline void check_random_collectives(const Group& group, int operations) {
         pending.push_back({whole, value, value + size - 1, group->all_gather(whole, own_part)});
       else
         pending.push_back({own_part, half, half, group->reduce_scatter_scaled(own_part, whole, 0.5)});
-      settle(same() % 8);
+      wait_for_all(same() % 8);
       continue;
     }
     const ls::Tensor t = is_reduce ? region.narrow(0, 0, count) : ls::empty({count});
@@ -265,7 +265,7 @@ inline void check_random_collectives(const Group& group, int operations) {
     } else {
       pending.push_back({t, sum, sum, group->all_reduce(t)});
     }
-    settle(same() % 8);
+    wait_for_all(same() % 8);
   }
-  settle(0);
+  wait_for_all(0);
 }

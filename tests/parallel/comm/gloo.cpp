@@ -44,19 +44,19 @@ TEST_CASE("gloo: a large sum sends 2 (n-1) / n of its bytes, counted where they 
         const ls::Tensor t = ls::ones({count}), all = ls::zeros({group->size()}, {.dtype = ls::kInt64});
         group->all_reduce(ls::ones({count}))->wait();  // grows the socket buffers
         // A peer in the second barrier has received everything that was sent to it before the first one.
-        const auto settle = [&] { group->barrier(), group->barrier(); };
-        settle();
+        const auto wait_for_all = [&] { group->barrier(), group->barrier(); };
+        wait_for_all();
         group->traffic().clear();
         const std::int64_t before = bytes_of_connections();
         group->all_reduce(t)->wait();
-        settle();
-        const std::int64_t sent = bytes_of_connections() - before, booked = group->traffic().bytes_from(group->rank());
+        wait_for_all();
+        const std::int64_t sent = bytes_of_connections() - before, counted = group->traffic().bytes_from(group->rank());
         const int n = group->size();
         // The counters record tensors alone; headers, and gloo's own messages, are a few hundred bytes per piece.
-        CHECK_MESSAGE(sent >= 2 * (n - 1) * count * 4 / n - 64 * n, sent << " bytes, " << booked << " are recorded");
-        CHECK_MESSAGE(sent <= 2 * (n - 1) * count * 4 / n + 64 * n + 1500 * (n - 1) + booked / 500,
-                      sent << " bytes, " << booked << " are recorded");
-        group->all_gather(all, ls::full({1}, static_cast<double>(booked), {.dtype = ls::kInt64}))->wait();
+        CHECK_MESSAGE(sent >= 2 * (n - 1) * count * 4 / n - 64 * n, sent << " bytes, " << counted << " are recorded");
+        CHECK_MESSAGE(sent <= 2 * (n - 1) * count * 4 / n + 64 * n + 1500 * (n - 1) + counted / 500,
+                      sent << " bytes, " << counted << " are recorded");
+        group->all_gather(all, ls::full({1}, static_cast<double>(counted), {.dtype = ls::kInt64}))->wait();
         CHECK(all.sum().item<std::int64_t>() == 2 * (n - 1) * count * 4);
       }
     });

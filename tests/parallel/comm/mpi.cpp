@@ -113,9 +113,9 @@ TEST_CASE("mpi: a large sum sends 2 (n-1) / n of its bytes in either reduction o
       const std::int64_t own = first(rank + 1) - first(rank);
       const std::int64_t heads = 64 * std::ranges::count_if(rounds, [](const auto& round) { return round.to >= 0; });
       CHECK(sent_bytes == (count - own + (n - 1) * own) * 4 + heads);
-      const std::int64_t booked = group->traffic().bytes_from(rank);
+      const std::int64_t counted = group->traffic().bytes_from(rank);
       if (count % (16 * n) == 0) CHECK(sent_bytes - heads == 2 * (n - 1) * count * 4 / n);
-      CHECK(std::abs(sent_bytes - heads - booked) <= 64 * n);  // the counters do not round a rank's part to lines
+      CHECK(std::abs(sent_bytes - heads - counted) <= 64 * n);  // the counters do not round a rank's part to lines
       const ls::Tensor all = ls::full({1}, static_cast<double>(sent_bytes - heads), {.dtype = ls::kInt64});
       group->all_reduce(all)->wait();
       CHECK(all.item<std::int64_t>() == 2 * (n - 1) * count * 4);

@@ -45,11 +45,11 @@ TEST_CASE("DataParallel: the trace has each recorded copy, on the thread of its 
   std::map<std::tuple<int, int, int>, std::int64_t> copied;
   for (const TraceEvent& event : of_kind(trace, TraceKind::kCopy))
     copied[{event.labels.from, event.labels.to, event.labels.phase}] += event.labels.bytes;
-  std::map<std::tuple<int, int, int>, std::int64_t> booked;
+  std::map<std::tuple<int, int, int>, std::int64_t> counted;
   for (const LinkTraffic& link : dp.traffic().links())
-    booked[{link.from, link.to, static_cast<int>(link.phase)}] += link.bytes;
-  CHECK(booked.size() > 8);
-  CHECK((copied == booked));
+    counted[{link.from, link.to, static_cast<int>(link.phase)}] += link.bytes;
+  CHECK(counted.size() > 8);
+  CHECK((copied == counted));
 
   const auto replicas = of_kind(trace, TraceKind::kReplica);
   for (const TraceEvent& event : of_kind(trace, TraceKind::kCopy)) {

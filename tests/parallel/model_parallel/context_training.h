@@ -223,7 +223,7 @@ inline Outcome train_threads(const Layout& layout, const ModelOptions& options, 
 
 // The same from a process of its own, for programs that fork later.
 inline Outcome train_threads_apart(const Layout& layout, const ModelOptions& options, int steps) {
-  const Mailbox box;
+  const NumberPipe box;
   check_processes(1, [&](int /*rank*/) {
     const Outcome outcome = train_threads(layout, options, steps);
     box.send(std::bit_cast<std::int64_t>(outcome.hash));

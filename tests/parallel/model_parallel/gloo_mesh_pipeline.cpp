@@ -39,7 +39,7 @@ TEST_CASE("stages of sharded models over gloo gather the bytes of the plan") {
   const par::Partition partition{.micro_batches = 4};
   const auto planned = [&](par::Schedule schedule) {
     const Mesh layout{.pp = 2, .fsdp = 2, .schedule = schedule};
-    const Mailbox first, last;
+    const NumberPipe first, last;
     with_group("gloo", layout.ranks(), [&](const Group& group) {
       const par::DeviceMesh mesh(group, layout.axes());
       Model model({});

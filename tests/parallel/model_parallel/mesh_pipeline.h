@@ -230,7 +230,7 @@ inline Outcome train(const Mesh& mesh, const par::Partition& partition, const Mo
 // The same from a process of its own, for programs that fork later.
 inline std::uint64_t hash_of_threads_apart(const Mesh& mesh, const par::Partition& partition,
                                            const ModelOptions& options = {}, const StepOptions& steps = {}) {
-  const Mailbox box;
+  const NumberPipe box;
   check_processes(
       1, [&](int /*rank*/) { box.send(std::bit_cast<std::int64_t>(train(mesh, partition, options, steps).hash)); });
   return std::bit_cast<std::uint64_t>(box.receive());

@@ -9,7 +9,7 @@ TEST_CASE("messages between stages of shm") {
   with_group("shm", 2, [](const Group& group) { check_traffic(group, true); });
 }
 TEST_CASE("messages between stages of shm: the sender computes") {
-  const Mailbox mailbox;
-  const Signal received = {.give = [&] { mailbox.send(1); }, .wait = [&] { mailbox.receive(); }};
+  const NumberPipe pipe;
+  const Signal received = {.give = [&] { pipe.send(1); }, .wait = [&] { pipe.receive(); }};
   with_group("shm", 2, [&](const Group& group) { check_busy_sender(group, received); });
 }

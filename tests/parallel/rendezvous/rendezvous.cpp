@@ -198,7 +198,7 @@ TEST_CASE("who comes late as another rank, job or world is refused with the reas
        {"ranks disagree about the number of ranks: rank ", ") has 2, rank 2 (process ",
         ") has 5\nGive all ranks the same WORLD_SIZE"}},
   };
-  const Mailbox together, refused;
+  const NumberPipe together, refused;
   check_processes(2 + static_cast<int>(all.size()), [&](int process) {
     set_torchrun(port, process, 2);
     set_variable("LOCKSTEP_JOB_TOKEN", "secret one");

@@ -23,7 +23,7 @@ using std::chrono::seconds;
 namespace {
 
 // Has a store at `port`, tells `ranks` processes its own number, and ends when they are done.
-void be_agent(const std::string& port, const Mailbox& listening, const Mailbox& done, int ranks) {
+void be_agent(const std::string& port, const NumberPipe& listening, const NumberPipe& done, int ranks) {
   ls::on_warning([](const std::string&) {});
   const par::TcpStore store("127.0.0.1", std::stoi(port), {.is_server = true, .authenticate = false});
   for (int rank = 0; rank < ranks; ++rank) listening.send(getpid());
@@ -37,7 +37,7 @@ TEST_CASE("torchrun's agent has MASTER_PORT: ranks meet at LOCKSTEP_PORT, by def
   std::string lockstep_port;
   SUBCASE("by default") {}
   SUBCASE("as given") { lockstep_port = fresh_port(); }
-  const Mailbox listening, done;
+  const NumberPipe listening, done;
   check_processes(3, [&](int process) {
     if (process == 2) return be_agent(port, listening, done, 2);
     set_two_hosts(port, process, 2);
@@ -59,7 +59,7 @@ TEST_CASE("a MASTER_PORT that another process has is an error of rank 0 that nam
                                              ", by default MASTER_PORT + 1 (torchrun's agent has MASTER_PORT " +
                                              port_below + ") of 127.0.0.1"
                                        : "MASTER_PORT " + port + " of 127.0.0.1";
-  const Mailbox listening, done;
+  const NumberPipe listening, done;
   check_processes(2, [&](int process) {
     if (process == 1) return be_agent(port, listening, done, 1);
     set_two_hosts(is_torchrun ? port_below : port, 0, 2);

@@ -199,19 +199,19 @@ TEST_CASE("hops: bytes and steps follow the closed forms, and the traffic counte
         CAPTURE(size);
         CAPTURE(count);
         const auto recorder = std::make_shared<Recorder>();
-        std::vector<std::int64_t> booked(static_cast<std::size_t>(size));
+        std::vector<std::int64_t> counted(static_cast<std::size_t>(size));
         with_threads(
             "sim", size,
             [&](const Group& group) {
               group->all_reduce(ls::ones({count}))->wait();
-              booked[static_cast<std::size_t>(group->rank())] = group->traffic().bytes();
+              counted[static_cast<std::size_t>(group->rank())] = group->traffic().bytes();
             },
             sim_options({.algorithm = algorithm, .observer = recorder}));
         const par::HopPlan plan(algorithm, size, count);
         std::int64_t all = 0, most = 0;
         for (int r = 0; r < size; ++r) {
           CHECK(recorder->sent[r] == plan.sent_by(r));
-          CHECK(booked[static_cast<std::size_t>(r)] == 4 * plan.sent_by(r));
+          CHECK(counted[static_cast<std::size_t>(r)] == 4 * plan.sent_by(r));
           all += recorder->sent[r];
           most = std::max(most, recorder->sent[r]);
         }
