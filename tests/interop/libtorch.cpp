@@ -235,7 +235,7 @@ TEST_CASE("loaders give examples with data and target, of data sets of the progr
   std::vector<double> targets, sums;
   for (auto& batch : *loader) {
     CHECK(batch.data.dim() == 4);
-    for (const double target : batch.target.to(torch::kFloat64).span<double>()) targets.push_back(target);
+    for (const double target : batch.target.to_vector<double>()) targets.push_back(target);
     sums.push_back(batch.data.sum().item<double>());
   }
   CHECK(targets == std::vector<double>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
@@ -257,7 +257,7 @@ TEST_CASE("loaders give examples with data and target, of data sets of the progr
   auto shuffled = torch::data::make_data_loader(Numbers().map(torch::data::transforms::Stack<>()), 3);
   for (auto& [data, target] : *shuffled) {
     CHECK(data.size(0) == target.size(0));
-    for (const double each : target.to(torch::kFloat64).span<double>()) drawn.insert(each);
+    for (const double each : target.to_vector<double>()) drawn.insert(each);
   }
   CHECK(drawn == std::multiset<double>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
 }
