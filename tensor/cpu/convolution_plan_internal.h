@@ -30,6 +30,7 @@ inline constexpr std::int64_t kRange =
 inline constexpr std::int64_t kDepth = 256;  // terms that are added in sequence
 inline constexpr std::int64_t kMostShares = 32;            // shares of the work; each has its own workspace
 inline constexpr std::int64_t kPartials = 1 << 22;         // elements of all shares' weight gradients
+inline constexpr std::int64_t kWorkspace = 1 << 24;        // elements of all shares' workspaces, unless one is larger
 inline constexpr std::int64_t kShareFrom = 1 << 20;        // minimum multiplications for several threads
 inline constexpr std::int64_t kSlack = 2 * kPanel<float>;  // elements after a copy that its last panel reads
 
@@ -106,7 +107,7 @@ struct Plan {
     room =
         together * copy + aligned(of_result * panels * kPanel<float>) + (gathered ? (kDepth + 1) * kPanel<float> : 0);
     units = up(c.images, together) * c.groups * parts;
-    shares = std::min(units, kMostShares);
+    shares = shares_of(kMostShares);
   }
   void plan_weight(std::int64_t of_copy) {
     rows = rows_of_part(all_rows, h.reach(), (of_copy + c.out) * row, kCopies);
@@ -116,7 +117,7 @@ struct Plan {
     if (parts == 1)
       together = std::clamp<std::int64_t>(std::min(kDotColumns / columns_of(rows), kCopies / (copy + copy_of_grad)), 1,
                                           c.images);
-    units = up(c.images, together) * parts;
+    units = up(c.images, together) * c.groups * parts;
     // Cycles for an element of the weight and a unit, with 16 lanes: products of rows end with a sum of lanes, and panels
     // have to be gathered across the rows of x.
     const std::int64_t terms = together * rows * places, dots = together * columns_of(rows) / 32 + 14;
@@ -127,8 +128,12 @@ struct Plan {
       room = together * copy + up(inputs, kRange) * (aligned(c.out * kPanel<float>) + kDepth * kPanel<float>);
       return;
     }
-    shares = std::min({units, kMostShares, std::max<std::int64_t>(kPartials / weights, 1)});
     room = together * (copy + copy_of_grad) + aligned(weights);
+    shares = shares_of(std::min(kMostShares, kPartials / weights));
+  }
+  // Long rows, which no part cuts, make workspaces large.
+  std::int64_t shares_of(std::int64_t most) const {
+    return std::max<std::int64_t>(std::min({units, most, kWorkspace / room}), 1);
   }
 
  public:

@@ -12,26 +12,28 @@ using namespace convolution;
 
 namespace {
 
-// total (c.out, inputs) += the products of the copies of `count` units: of gradients, whose columns past the end of a row
-// are zeros, and of x.
+// total (c.out, inputs) += the products of the copies of `count` images: of gradients, whose columns past the end of a row
+// are zeros, and of x; kDotColumns at a time, so that no lane adds more terms in sequence.
 template <class T>
 void add_dots(const Plan& plan, const std::vector<std::int64_t>& offsets, const T* x, const T* grad, std::int64_t count,
               std::int64_t columns, T* total) {
   const std::int64_t outs = plan.c.out;
   for (std::int64_t o = 0; o < outs; o += kDotLeft<T>) {
     for (std::int64_t p = 0; p < plan.inputs; p += kDotRight<T>) {
-      DotBlock<T> block;
-      for (std::int64_t unit = 0; unit < count; ++unit) {  // rows past the last one repeat it
-        const T *left[kDotLeft<T>], *right[kDotRight<T>];
-        for (int i = 0; i < kDotLeft<T>; ++i)
-          left[i] = grad + unit * plan.copy_of_grad + std::min(o + i, outs - 1) * columns;
-        for (int j = 0; j < kDotRight<T>; ++j)
-          right[j] = x + unit * plan.copy + offsets[static_cast<std::size_t>(std::min(p + j, plan.inputs - 1))];
-        block.add(left, right, columns);
-      }
-      for (int i = 0; i < kDotLeft<T> && o + i < outs; ++i) {
-        for (int j = 0; j < kDotRight<T> && p + j < plan.inputs; ++j)
-          total[(o + i) * plan.inputs + p + j] += block.sum(i, j);
+      for (std::int64_t q = 0; q < columns; q += kDotColumns) {
+        DotBlock<T> block;
+        for (std::int64_t image = 0; image < count; ++image) {  // rows past the last one repeat it
+          const T *left[kDotLeft<T>], *right[kDotRight<T>];
+          for (int i = 0; i < kDotLeft<T>; ++i)
+            left[i] = grad + image * plan.copy_of_grad + std::min(o + i, outs - 1) * columns + q;
+          for (int j = 0; j < kDotRight<T>; ++j)
+            right[j] = x + image * plan.copy + offsets[static_cast<std::size_t>(std::min(p + j, plan.inputs - 1))] + q;
+          block.add(left, right, std::min(kDotColumns, columns - q));
+        }
+        for (int i = 0; i < kDotLeft<T> && o + i < outs; ++i) {
+          for (int j = 0; j < kDotRight<T> && p + j < plan.inputs; ++j)
+            total[(o + i) * plan.inputs + p + j] += block.sum(i, j);
+        }
       }
     }
   }
@@ -50,58 +52,50 @@ class GatheredWeight {
   void run() const {
     std::fill(out, out + plan.weights, T(0));
     for (std::int64_t unit = 0; unit < plan.units; ++unit) {
-      for (std::int64_t group = 0; group < c.groups; ++group) {
-        const std::int64_t first = unit / plan.parts * plan.together, begin = unit % plan.parts * plan.rows;
-        const Unit of{first * c.groups + group, std::min(plan.together, c.images - first), begin,
-                      std::min(plan.rows, plan.all_rows - begin), group};
-        for_chunks(c.in, [&](std::int64_t channel) { copy_channel(of, channel); });
-        for_chunks(blocks(), [&](std::int64_t block) { pack(of, block); });
-        for_chunks(up(plan.inputs, kRange), [&](std::int64_t range) { add_range(of, range); });
-      }
+      const Part part(plan, unit);
+      for_chunks(c.in, [&](std::int64_t channel) { copy_channel(part, channel); });
+      for_chunks(blocks(), [&](std::int64_t block) { pack(part, block); });
+      for_chunks(up(plan.inputs, kRange), [&](std::int64_t range) { add_range(part, range); });
     }
   }
 
  private:
-  struct Unit {
-    std::int64_t block, images;  // of the first image; blocks of the other images are c.groups apart
-    std::int64_t begin, rows, group;
-    std::int64_t terms(const Plan& plan) const { return images * rows * plan.places; }
-  };
+  std::int64_t terms_of(const Part& part) const { return part.images * part.rows * plan.places; }
   std::int64_t blocks() const { return up(c.out, kPanelRows<T>); }
   std::int64_t row_of(std::int64_t block) const { return block * c.out / blocks(); }
 
-  void copy_channel(const Unit& unit, std::int64_t channel) const {
-    const PaddedRows rows{unit.begin, plan.rows + plan.h.reach(), plan.row};
-    for (std::int64_t n = 0; n < unit.images; ++n)
-      rows.copy_input(plan.h, plan.w, x + ((unit.block + n * c.groups) * c.in + channel) * plan.pixels,
-                      copies + n * plan.copy + channel * plan.planes * rows.rows * rows.row);
+  void copy_channel(const Part& part, std::int64_t channel) const {
+    const PaddedRows rows{part.begin, plan.rows + plan.h.reach(), plan.row};
+    part.for_images([&](std::int64_t each, std::int64_t block) {
+      rows.copy_input(plan.h, plan.w, x + (block * c.in + channel) * plan.pixels,
+                      copies + each * plan.copy + channel * plan.planes * rows.rows * rows.row);
+    });
   }
-  void pack(const Unit& unit, std::int64_t block) const {
-    const std::int64_t first = row_of(block), n = row_of(block + 1) - first, of_image = unit.rows * plan.places;
+  void pack(const Part& part, std::int64_t block) const {
+    const std::int64_t first = row_of(block), n = row_of(block + 1) - first;
     for (std::int64_t o = 0; o < n; ++o) {
-      T* to = packed + first * unit.terms(plan) + o;
-      for (std::int64_t image = 0; image < unit.images; ++image) {
-        const T* const from =
-            grad + ((unit.block + image * c.groups) * c.out + first + o) * plan.positions + unit.begin * plan.places;
-        for (std::int64_t q = 0; q < of_image; ++q, to += n) *to = from[q];
-      }
+      T* to = packed + first * terms_of(part) + o;
+      part.for_images([&](std::int64_t, std::int64_t of_image) {
+        const T* const from = grad + (of_image * c.out + first + o) * plan.positions + part.begin * plan.places;
+        for (std::int64_t q = 0; q < part.rows * plan.places; ++q, to += n) *to = from[q];
+      });
     }
   }
-  void add_range(const Unit& unit, std::int64_t range) const {
+  void add_range(const Part& part, std::int64_t range) const {
     const std::int64_t room = aligned(c.out * kPanel<float>) + kDepth * kPanel<float>;
     T *const tile = panels + range * room, *const panel = tile + aligned(c.out * kPanel<float>);
-    const std::int64_t terms = unit.terms(plan), last = std::min(plan.inputs, (range + 1) * kRange);
-    T* const to = out + unit.group * c.out * plan.inputs;
+    const std::int64_t terms = terms_of(part), last = std::min(plan.inputs, (range + 1) * kRange);
+    T* const to = out + part.group * c.out * plan.inputs;
     for (std::int64_t element = range * kRange; element < last; element += kPanel<T>) {
       const std::int64_t count = std::min<std::int64_t>(kPanel<T>, last - element);
       for (std::int64_t q = 0; q < terms; q += kDepth) {
-        const std::int64_t part = std::min(kDepth, terms - q);
+        const std::int64_t length = std::min(kDepth, terms - q);
         for (std::int64_t k = 0; k < count; ++k)
-          gather(unit, offsets[static_cast<std::size_t>(element + k)], q, part, panel + k);
+          gather(part, offsets[static_cast<std::size_t>(element + k)], q, length, panel + k);
         for (std::int64_t block = 0; block < blocks(); ++block) {
           const std::int64_t first = row_of(block), n = row_of(block + 1) - first;
           panel_block_of<true, T>(n)(packed + first * terms + q * n, 0, panel,
-                                     kPanelOffsets[sizeof(T) == sizeof(double)].data(), part, q > 0,
+                                     kPanelOffsets[sizeof(T) == sizeof(double)].data(), length, q > 0,
                                      tile + first * kPanel<T>, kPanel<T>);
         }
       }
@@ -111,13 +105,13 @@ class GatheredWeight {
     }
   }
   // One column of a panel: the places [q, q + count) of an element of the windows.
-  void gather(const Unit& unit, std::int64_t offset, std::int64_t q, std::int64_t count, T* to) const {
-    std::int64_t u = q % plan.places, t = q / plan.places % unit.rows, n = q / plan.places / unit.rows;
+  void gather(const Part& part, std::int64_t offset, std::int64_t q, std::int64_t count, T* to) const {
+    std::int64_t u = q % plan.places, t = q / plan.places % part.rows, n = q / plan.places / part.rows;
     for (std::int64_t run = 0; count > 0; count -= run, u = 0) {
       run = std::min(plan.places - u, count);
       const T* const from = copies + n * plan.copy + offset + t * plan.row + u;
       for (std::int64_t k = 0; k < run; ++k, to += kPanel<T>) *to = from[k];
-      if (++t == unit.rows) t = 0, ++n;
+      if (++t == part.rows) t = 0, ++n;
     }
   }
 
@@ -149,28 +143,23 @@ void conv2d_backward_weight(const Convolution& c, const void* grad, const void* 
     for (std::int64_t share = 0; share < plan.shares; ++share)
       std::fill(total_of(share), total_of(share) + plan.weights, T(0));
     plan.run([&](std::int64_t unit, std::int64_t share) {
-      const std::int64_t first = unit / plan.parts * plan.together, begin = unit % plan.parts * plan.rows;
-      const std::int64_t count = std::min(plan.together, c.images - first);
-      const std::int64_t rows = std::min(plan.rows, plan.all_rows - begin);
+      const Part part(plan, unit);
       T* const of_x = total_of(share) + aligned(plan.weights);
       T* const of_grad = of_x + plan.together * plan.copy;
-      for (std::int64_t group = 0; group < c.groups; ++group) {
-        for (std::int64_t each = 0; each < count; ++each) {
-          const std::int64_t block = (first + each) * c.groups + group;
-          T* const inputs = of_x + each * plan.copy;
-          for (std::int64_t channel = 0; channel < c.in; ++channel)
-            PaddedRows{begin, plan.rows + plan.h.reach(), plan.row}.copy_input(
-                plan.h, plan.w, as<T>(x) + (block * c.in + channel) * plan.pixels, inputs + channel * channel_of_copy);
-          std::fill(inputs + c.in * channel_of_copy, inputs + plan.copy, T(0));
-          for (std::int64_t o = 0; o < c.out; ++o) {
-            T* const row = of_grad + each * plan.copy_of_grad + o * columns;
-            PaddedRows{begin, rows, plan.row}.copy_gradient(plan.h, plan.w, 0, 0,
-                                                            as<T>(grad) + (block * c.out + o) * plan.positions, row);
-            std::fill(row + rows * plan.row, row + columns, T(0));
-          }
+      part.for_images([&](std::int64_t each, std::int64_t block) {
+        T* const inputs = of_x + each * plan.copy;
+        for (std::int64_t channel = 0; channel < c.in; ++channel)
+          PaddedRows{part.begin, plan.rows + plan.h.reach(), plan.row}.copy_input(
+              plan.h, plan.w, as<T>(x) + (block * c.in + channel) * plan.pixels, inputs + channel * channel_of_copy);
+        std::fill(inputs + c.in * channel_of_copy, inputs + plan.copy, T(0));
+        for (std::int64_t o = 0; o < c.out; ++o) {
+          T* const row = of_grad + each * plan.copy_of_grad + o * columns;
+          PaddedRows{part.begin, part.rows, plan.row}.copy_gradient(
+              plan.h, plan.w, 0, 0, as<T>(grad) + (block * c.out + o) * plan.positions, row);
+          std::fill(row + part.rows * plan.row, row + columns, T(0));
         }
-        add_dots(plan, offsets, of_x, of_grad, count, columns, total_of(share) + group * c.out * plan.inputs);
-      }
+      });
+      add_dots(plan, offsets, of_x, of_grad, part.images, columns, total_of(share) + part.group * c.out * plan.inputs);
     });
     T* const result = as<T>(out);
     std::copy(total_of(0), total_of(0) + plan.weights, result);

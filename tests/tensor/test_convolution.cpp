@@ -109,6 +109,13 @@ TEST_CASE("conv2d: shapes that gather places, take parts of an image, or have lo
   check_case(1, 40, 3, 5, 9, {.padding = 2}, ls::kFloat32);                   // windows of 1,000 elements
 }
 
+TEST_CASE("conv2d: sums over the places of a large image are no long sequences, whose rounding errors would add up") {
+  const ls::Tensor x = ls::ones({1, 1, 400, 400}), weight = ls::zeros({1, 1, 3, 3}, ls::requires_grad());
+  const ls::Tensor y = ls::conv2d(x, weight, {}, 1, 1);
+  y.backward(ls::full(y.shape(), 0.1));
+  CHECK(std::abs(weight.grad()[0][0][1][1].item<double>() - 16000) <= 1.5e-5 * 16000);  // 4e-5 without parts
+}
+
 TEST_CASE("conv2d: the bits of an image do not depend on the other images, nor those of a pass on the threads") {
   struct Shape {
     std::int64_t in, out, size;

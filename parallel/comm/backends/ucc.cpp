@@ -57,7 +57,7 @@ std::string interface_of(const Rendezvous& place) {
       place.rank, address, is_loopback ? ", that of lo" : ""));
 }
 
-// What UCC knows a rank by: the boot of its host, and the process. Empty if /proc cannot be read.
+// The name by which UCC knows a rank: the boot of its host, and the process. Empty if /proc cannot be read.
 std::string process_name() {
   const std::string space = namespace_id("pid");
   return space.empty() ? "" : fmt::format("{} {}", space.substr(0, space.find(' ')), getpid());

@@ -31,7 +31,7 @@ class UccTeam : public std::enable_shared_from_this<UccTeam> {
   UccTeam(const UccTeam&) = delete;
   UccTeam& operator=(const UccTeam&) = delete;
 
-  // Of broadcast and all_gather; null for others.
+  // Starts a broadcast or an all_gather; returns null for other calls.
   std::unique_ptr<Request> start(const Call& call);
   // Makes progress and returns whether the collective is complete.
   bool finish(UccRequest& request);

@@ -21,7 +21,7 @@ par::Membership place(const Variables& variables, const par::RendezvousOptions& 
   return par::membership_from_environment(options);
 }
 
-// Of one more variable.
+// The membership of an environment with one more variable.
 par::Membership with(Variables variables, const char* name, const std::string& value, const std::string& group = "") {
   variables.push_back({name, value});
   return place(variables, {.group_name = group});
