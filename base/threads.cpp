@@ -47,19 +47,19 @@ class Pool {
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
-  // Rethrows the first exception of `body`, after all threads have left it.
+  // Rethrows the exception of the lowest chunk that threw, after all threads have left `body`.
   void run(std::int64_t chunks, void (*body)(void*, std::int64_t), void* context) {
     body_ = body;
     context_ = context;
     chunks_ = chunks;
     next_.store(0, std::memory_order_relaxed);
-    has_failed_.store(false, std::memory_order_relaxed);
+    failed_ = chunks;
     gate_.store(kOpen, std::memory_order_release);
     announce();
     take_chunks();
     gate_.fetch_and(~kOpen, std::memory_order_acq_rel);  // a worker that wakes late finds no job
     for (std::uint32_t inside; (inside = gate_.load(std::memory_order_acquire)) != 0;) wait_while(gate_, inside);
-    if (has_failed_.load(std::memory_order_relaxed)) std::rethrow_exception(std::exchange(error_, nullptr));
+    if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
   }
 
  private:
@@ -84,13 +84,21 @@ class Pool {
   }
 
   void take_chunks() {
+    std::int64_t chunk = 0;
     try {
-      for (std::int64_t chunk; (chunk = next_.fetch_add(1, std::memory_order_relaxed)) < chunks_;)
-        body_(context_, chunk);
+      while ((chunk = next_.fetch_add(1, std::memory_order_relaxed)) < chunks_) body_(context_, chunk);
     } catch (...) {
-      if (!has_failed_.exchange(true, std::memory_order_relaxed)) error_ = std::current_exception();
-      next_.store(chunks_, std::memory_order_relaxed);  // the other chunks are not needed
+      fail(chunk, std::current_exception());
     }
+  }
+
+  // Chunks are taken in order, so all below this one run to their end, and the error that is kept does not depend on time.
+  void fail(std::int64_t chunk, std::exception_ptr error) {
+    next_.store(chunks_, std::memory_order_relaxed);  // the other chunks are not needed
+    const std::lock_guard lock(failing_);
+    if (chunk >= failed_) return;
+    failed_ = chunk;
+    error_ = std::move(error);
   }
 
   // Returns whether there is a job. Its caller then waits for `leave`.
@@ -126,7 +134,8 @@ class Pool {
   void* context_ = nullptr;
   std::int64_t chunks_ = 0;
   std::atomic<std::int64_t> next_{0};
-  std::atomic<bool> has_failed_{false};
+  std::mutex failing_;
+  std::int64_t failed_ = 0;  // the lowest chunk that threw
   std::exception_ptr error_;
   std::atomic<bool> stop_{false};
 };

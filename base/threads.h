@@ -16,8 +16,8 @@ int num_threads();
 void set_num_threads(int count);
 
 /// Calls body(context, chunk) once for each chunk in [0, chunks), on the pool and the calling thread, and waits. Runs
-/// on the calling thread alone if the pool is busy or inside another parallel_for. Rethrows the first exception of `body`;
-/// chunks that have not begun are left out then.
+/// on the calling thread alone if the pool is busy or inside another parallel_for. Rethrows the exception of
+/// the lowest chunk that threw; chunks that have not begun are left out then.
 void parallel_for(std::int64_t chunks, void (*body)(void* context, std::int64_t chunk), void* context);
 
 }  // namespace lockstep

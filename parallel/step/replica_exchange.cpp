@@ -26,18 +26,19 @@ std::vector<Tensor> ReplicaExchange::all_gather(const char* op, int replica, con
     changed_.notify_all();
   }
   changed_.wait(lock, [&] { return rounds_ > round || left_ >= 0; });
-  if (rounds_ == round)
-    throw Error(
-        fmt::format("{}: replica {} waits for replica {}, which has ended; all replicas must run the same "
-                    "layers, in the same mode",
-                    op, replica, left_));
-  return gathered_;
+  if (rounds_ > round) return gathered_;
+  told_[static_cast<std::size_t>(replica)] = true;
+  throw Error(
+      fmt::format("{}: replica {} waits for replica {}, which has ended; all replicas must run the same layers, in the "
+                  "same mode",
+                  op, replica, left_));
 }
 
 void ReplicaExchange::leave(int replica, bool failed) {
   const std::lock_guard lock(mutex_);
   if (left_ < 0) left_ = replica;
-  if (failed && first_failed_ < 0) first_failed_ = replica;
+  int& lowest = told_[static_cast<std::size_t>(replica)] ? failed_waiting_ : failed_;
+  if (failed && (lowest < 0 || replica < lowest)) lowest = replica;
   changed_.notify_all();
 }
 

@@ -13,14 +13,16 @@ namespace lockstep::parallel {
 // Exchanges tensors between the replicas of a DataParallel.
 class ReplicaExchange {
  public:
-  explicit ReplicaExchange(std::size_t replicas) : given_(replicas) {}
+  explicit ReplicaExchange(std::size_t replicas) : given_(replicas), told_(replicas) {}
   int size() const { return static_cast<int>(given_.size()); }
   // Returns every replica's tensor, in order. Each replica's thread calls this equally often. Throws Error, naming `op`, if
   // another replica has ended, and then no replica can.
   std::vector<Tensor> all_gather(const char* op, int replica, const Tensor& own);
   // The replica has ended, by an exception if it `failed`.
   void leave(int replica, bool failed);
-  int first_failed() const { return first_failed_; }  // -1: none
+  // The replica whose exception is reported, which does not depend on time: the lowest of those that failed by
+  // themselves, rather than because another had ended. -1: none failed.
+  int failure() const { return failed_ >= 0 ? failed_ : failed_waiting_; }
 
  private:
   std::mutex mutex_;
@@ -28,7 +30,10 @@ class ReplicaExchange {
   std::vector<Tensor> given_, gathered_;
   std::size_t arrived_ = 0;
   std::int64_t rounds_ = 0;
-  int left_ = -1, first_failed_ = -1;  // replicas
+  int left_ = -1;  // the replica that ended first
+  int failed_ = -1,
+      failed_waiting_ = -1;  // the lowest that failed by itself, and that all_gather told of another's end
+  std::vector<bool> told_;   // by replica: all_gather has thrown
 };
 
 struct RunningMicroBatches {

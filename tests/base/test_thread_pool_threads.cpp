@@ -51,6 +51,23 @@ TEST_CASE("an exception of a chunk, on any thread, reaches the caller, and the p
   ls::set_num_threads(before);
 }
 
+TEST_CASE("of several chunks that throw, the lowest one's exception reaches the caller, whichever thread is faster") {
+  const int before = ls::num_threads();
+  ls::set_num_threads(3);
+  for (int repeat = 0; repeat < 200; ++repeat) {
+    std::string text;
+    try {
+      run([&](std::int64_t chunk) {
+        if (chunk >= repeat % kChunks) throw std::runtime_error("chunk " + std::to_string(chunk));
+      });
+    } catch (const std::runtime_error& error) {
+      text = error.what();
+    }
+    CHECK(text == "chunk " + std::to_string(repeat % kChunks));
+  }
+  ls::set_num_threads(before);
+}
+
 TEST_CASE("a nested parallel_for runs on the thread that calls it") {
   std::atomic<int> calls = 0;
   run([&](std::int64_t) { run([&](std::int64_t) { ++calls; }); });

@@ -64,10 +64,9 @@ void run_replicas(ReplicaWorkers* workers, std::span<const Device> devices, Func
     running = {.in_turn = static_cast<int>(devices.size())};
     for (std::size_t r = 0; r < devices.size(); ++r) errors[r] = run_here(traced, static_cast<int>(r));
   }
-  // Its exception may be the reason of the others.
-  if (const int r = exchange.first_failed(); r >= 0) {
-    const auto first = static_cast<std::size_t>(r);
-    rethrow(errors[first], first, devices[first]);
+  if (const int failed = exchange.failure(); failed >= 0) {
+    const auto r = static_cast<std::size_t>(failed);
+    rethrow(errors[r], r, devices[r]);
   }
 }
 
