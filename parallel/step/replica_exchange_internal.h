@@ -30,10 +30,10 @@ class ReplicaExchange {
   std::vector<Tensor> given_, gathered_;
   std::size_t arrived_ = 0;
   std::int64_t rounds_ = 0;
-  int left_ = -1;  // the replica that ended first
-  int failed_ = -1,
-      failed_waiting_ = -1;  // the lowest that failed by itself, and that all_gather told of another's end
   std::vector<bool> told_;   // by replica: all_gather has thrown
+  int left_ = -1;            // the replica that ended first
+  int failed_ = -1;          // the lowest that failed by itself
+  int failed_waiting_ = -1;  // the lowest that failed after all_gather had thrown
 };
 
 struct RunningMicroBatches {
