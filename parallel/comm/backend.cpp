@@ -102,6 +102,12 @@ std::string rank_text(int rank, const std::vector<int>& members) {
   return rank_text(rank, is_member ? members[static_cast<std::size_t>(rank)] : rank);
 }
 
+std::vector<int> Backend::global_ranks(const std::vector<int>& ranks) const {
+  std::vector<int> global;
+  for (const int rank : ranks) global.push_back(global_rank(rank));
+  return global;
+}
+
 int Backend::rank_of_global(int global_rank) const {
   if (members_.empty()) return global_rank >= 0 && global_rank < size_ ? global_rank : -1;
   const auto found = std::ranges::find(members_, global_rank);

@@ -167,6 +167,7 @@ class Backend {
  protected:
   std::string text_of(int rank) const { return rank_text(rank, members_); }  // for error messages
   int global_rank(int rank) const { return members_.empty() ? rank : members_[static_cast<std::size_t>(rank)]; }
+  std::vector<int> global_ranks(const std::vector<int>& ranks) const;
   // The rank in this group of a global rank, or -1.
   int rank_of_global(int global_rank) const;
   // "rank 1 (global rank 5)"; "global rank 5" if that rank is not in this group.

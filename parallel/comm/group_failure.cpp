@@ -53,8 +53,4 @@ std::string not_complete(const Call& call, std::chrono::milliseconds timeout, co
   return fmt::format("{}: not complete after {} ms: {}", call.describe(), timeout.count(), why);
 }
 
-void append_rank(std::string& list, const std::string& rank, const char* what) {
-  list += fmt::format("{}{} {}", list.empty() ? "" : ", ", rank, what);
-}
-
 }  // namespace lockstep::parallel

@@ -46,8 +46,6 @@ std::string poison_text(Poison reason, const std::string& culprit, const std::st
 
 // "all_reduce #3 on rank 0 (...): not complete after 500 ms: rank 1 has not arrived"
 std::string not_complete(const Call& call, std::chrono::milliseconds timeout, const std::string& why);
-// Appends an entry such as "rank 1 has not arrived" to a list, for the rank "rank 1".
-void append_rank(std::string& list, const std::string& rank, const char* what);
 
 // An operation that its group completes or fails. `Group` has members wait(operation) and poll(operation), which
 // returns whether the operation has ended.

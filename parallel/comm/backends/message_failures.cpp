@@ -178,23 +178,18 @@ MessageGroup::Failure MessageGroup::explain_delay(const MessageWork& work, int w
   }
   if (late.empty()) late.push_back(waited_for);
   const int first = std::ranges::find(late, waited_for) != late.end() ? waited_for : late.front();
-  std::vector<int> all_late;
-  for (const int peer : late) all_late.push_back(global_rank(peer));
-  const std::vector<int> silent = liveness_->find_silent(all_late, global_rank(first));
+  const std::vector<int> all_late = global_ranks(late);
+  std::vector<int> silent = find_silent(all_late, global_rank(first), global_rank(rank_),
+                                        [&](const std::vector<int>& ranks) { return liveness_->ask(ranks); });
+  if (silent.empty()) silent = {global_rank(first)};  // not all: some may have arrived, and others pass nothing on
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
     const std::optional<Failure> report = report_of(work, peer, nullptr);
     if (report && !has_left(report->reason)) return *report;
   }
-  std::string text;
-  for (const int global : silent) {
-    const bool is_late = std::ranges::find(all_late, global) != all_late.end();
-    append_rank(text, text_of_global(global),
-                !is_late     ? "does not answer"
-                : !has_begun ? "has not arrived"
-                : transfer   ? "did not answer"
-                             : "does not finish its part");
-  }
+  const char* const delay = !has_begun ? "has not arrived" : transfer ? "did not answer" : "does not finish its part";
+  const std::string text = text_of_silent(
+      silent, all_late, [&](int global) { return text_of_global(global); }, [&](int) { return delay; });
   return {Poison::kLate, silent.front(), not_complete(work.call, timeout_, text)};
 }
 

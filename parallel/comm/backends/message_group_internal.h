@@ -112,7 +112,6 @@ class MessageGroup final : public Backend {
  private:
   friend class MessageWork;
 
-  static constexpr int kNobody = MessageLiveness::kNobody;
   // A queue of operations that run one after another: all collectives; all transfers with one peer in one direction.
   struct Queue {
     std::deque<std::shared_ptr<MessageWork>> works;

@@ -54,7 +54,6 @@ void MessageLiveness::answer_questions() {
   }
 }
 
-// Returns the answers in the order of `ranks`. kNoAnswer stands for a rank that does not answer in time.
 std::vector<int> MessageLiveness::ask(const std::vector<int>& ranks) {
   {
     const std::lock_guard lock(mutex_);
@@ -76,23 +75,6 @@ std::vector<int> MessageLiveness::ask(const std::vector<int>& ranks) {
     std::this_thread::sleep_for(kBetweenAnswers);  // messages of several ranks can only be polled
   }
   return answers;
-}
-
-std::vector<int> MessageLiveness::find_silent(const std::vector<int>& late, int first) {
-  const std::vector<int> answers = ask(late);
-  std::vector<int> silent;
-  for (std::size_t i = 0; i < late.size(); ++i) {
-    if (answers[i] == kNoAnswer) silent.push_back(late[i]);
-  }
-  if (!silent.empty()) return silent;
-  std::vector<int> chain{first};
-  int next = answers[static_cast<std::size_t>(std::ranges::find(late, first) - late.begin())];
-  for (; next != kNoAnswer; next = ask({next}).front()) {
-    // The ranks wait for each other, or the last one does not wait any more.
-    if (next == kNobody || next == rank_ || std::ranges::find(chain, next) != chain.end()) return {first};
-    chain.push_back(next);
-  }
-  return {chain.back()};
 }
 
 }  // namespace lockstep::parallel

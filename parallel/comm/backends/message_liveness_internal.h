@@ -14,10 +14,10 @@
 #include <vector>
 
 #include "lockstep/parallel/comm/backends/transport_internal.h"
+#include "lockstep/parallel/comm/silent_ranks_internal.h"
 
 namespace lockstep::parallel {
 
-inline constexpr std::chrono::milliseconds kUntilSilent{500};  // a waiting rank answers questions much more often
 inline constexpr std::chrono::milliseconds kBetweenAnswers{1};
 
 // Sends short messages without waiting for them, and keeps their memory until they are sent.
@@ -55,8 +55,6 @@ class Outbox {
 // Ranks are global ranks. All functions may be called by any thread.
 class MessageLiveness final : public Liveness {
  public:
-  static constexpr int kNobody = -1;
-
   // For rank `rank` of the `size` ranks of the original group, whose transport then lives as long as any of the groups.
   MessageLiveness(int rank, int size, std::shared_ptr<Transport> transport);
 
@@ -66,19 +64,16 @@ class MessageLiveness final : public Liveness {
   void remove(const std::atomic<int>& waits_for);
   // Called by every thread of this rank while it waits.
   void answer_questions();
-  // Returns the `late` ranks that do not wait for others themselves, or, if all do, the rank at the end of the chain that
-  // begins with `first`, one of them.
-  std::vector<int> find_silent(const std::vector<int>& late, int first);
+  // Returns which rank each of `ranks` waits for, or kNobody; kNoAnswer for a rank that does not answer in time.
+  std::vector<int> ask(const std::vector<int>& ranks);
 
  private:
-  static constexpr int kNoAnswer = -2;
   struct Question {
     int from = 0;
     int is_answer = 0;
     int waits_for = kNobody;  // in an answer
   };
   int awaited_rank(int asker) const;
-  std::vector<int> ask(const std::vector<int>& ranks);
 
   const int rank_, size_;
   std::shared_ptr<Transport> transport_;

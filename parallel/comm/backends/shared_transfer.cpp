@@ -1,4 +1,5 @@
 #include "lockstep/parallel/comm/backends/shared_transfer_internal.h"
+#include "lockstep/parallel/comm/silent_ranks_internal.h"
 
 #include <algorithm>
 #include <cstring>
@@ -147,8 +148,10 @@ void SharedGroup::look_for(const Call& call, Deadline& deadline) {
   say_waits_for(peer);
   if (!deadline.passed()) return;
   const std::vector<int> silent = find_silent(call, {peer});
-  fail_late(silent.front(), fmt::format("{}: {} did not answer within {} ms", call.describe(),
-                                        text_of_global(silent.front()), timeout_.count()));
+  const std::string text = text_of_silent(
+      silent, {global_rank(peer)}, [&](int global) { return text_of_global(global); },
+      [](int) { return "did not answer"; });
+  fail_late(silent.front(), not_complete(call, timeout_, text));
 }
 
 }  // namespace lockstep::parallel

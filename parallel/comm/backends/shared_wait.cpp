@@ -1,17 +1,16 @@
 // Waiting, during which a SharedGroup does its work, and the detection of failures.
 #include <algorithm>
-#include <iterator>
 
 #include "lockstep/base/check_internal.h"
 #include "lockstep/parallel/comm/backends/shared_group_internal.h"
 #include "lockstep/parallel/comm/backends/shared_transfer_internal.h"
+#include "lockstep/parallel/comm/silent_ranks_internal.h"
 #include "lockstep/parallel/rendezvous/formation_watch_internal.h"
 
 namespace lockstep::parallel {
 namespace {
 
-constexpr std::chrono::milliseconds kUntilSuspect{500};  // a waiting rank does many liveness checks in this time
-constexpr std::chrono::milliseconds kUntilEnded{100};    // from the end of a process's connections to its own
+constexpr std::chrono::milliseconds kUntilEnded{100};  // from the end of a process's connections to its own
 
 // Describes two calls that differ: "all_reduce of 2 f32 (sum), rank 1 all_reduce of 3 f32 (sum)".
 std::string disagreement(const Fingerprint& own, const PurposeName& purpose, const std::string& peer,
@@ -215,15 +214,9 @@ void SharedGroup::check_liveness(const Call& call, std::uint64_t sequence, Deadl
   if (!deadline->passed()) return;
   const std::vector<int> silent = find_silent(call, late);
   if (std::ranges::any_of(late, [&](int r) { return has_arrived(r) && !is_busy(r); })) return;  // arrived meanwhile
-  std::string text;
-  for (const int global : silent) {
-    const int r = rank_of_global(global);
-    const bool is_late = std::ranges::find(late, r) != late.end();
-    append_rank(text, text_of_global(global),
-                !is_late         ? "does not answer"
-                : has_arrived(r) ? "does not finish its part"
-                                 : "has not arrived");
-  }
+  const std::string text = text_of_silent(
+      silent, global_ranks(late), [&](int global) { return text_of_global(global); },
+      [&](int global) { return has_arrived(rank_of_global(global)) ? "does not finish its part" : "has not arrived"; });
   fail_late(silent.empty() ? global_rank(rank_) : silent.front(),
             not_complete(call, timeout_, text.empty() ? "all ranks have arrived, and none works on it" : text));
 }
@@ -245,16 +238,14 @@ void SharedGroup::say_waits_for(int rank) {
   liveness_->looks(own).fetch_add(1, std::memory_order_release);
 }
 
-// Called after a timeout. Returns the `late` ranks that do not wait for others themselves, or, if all do, the rank at
-// the end of the chain, as global ranks: the chain may lead out of this group. A rank that waits in any group repeats
-// its liveness check; a suspended or computing rank does not.
+// Called after a timeout. Returns the late ranks that are to blame, as global ranks, or a rank that they wait for, which
+// may be outside this group: a rank that waits in any group repeats its liveness check; a suspended or computing rank
+// does not.
 std::vector<int> SharedGroup::find_silent(const Call& call, const std::vector<int>& late) {
-  std::vector<int> all_late;
-  for (const int r : late) all_late.push_back(global_rank(r));
   std::vector<std::uint32_t> looks;
   const auto looks_of = [&](int global) { return liveness_->looks(global).load(std::memory_order_acquire); };
   for (int global = 0; global < liveness_->size; ++global) looks.push_back(looks_of(global));
-  for (Deadline patience(kUntilSuspect); !patience.passed();) {
+  for (Deadline patience(kUntilSilent); !patience.passed();) {
     {
       Sleeper sleeper(control_.header());
       sleeper.sleep(patience.slice());
@@ -262,17 +253,19 @@ std::vector<int> SharedGroup::find_silent(const Call& call, const std::vector<in
     fail_if_poisoned(call);  // another rank may have detected the failure
     if (!late.empty()) say_waits_for(late.front());
   }
-  const auto is_silent = [&](int global) { return looks_of(global) == looks[static_cast<std::size_t>(global)]; };
-  std::vector<int> silent;
-  std::ranges::copy_if(all_late, std::back_inserter(silent), is_silent);
-  if (!silent.empty() || all_late.empty()) return silent;
-  int last = all_late.front();
-  for (int step = 0; step < liveness_->size && !is_silent(last); ++step) {
-    const auto next = static_cast<int>(liveness_->waits_for(last).load(std::memory_order_acquire)) - 1;
-    if (next < 0 || next >= liveness_->size || next == global_rank(rank_)) return all_late;
-    last = next;
-  }
-  return is_silent(last) ? std::vector<int>{last} : all_late;
+  const auto answer_of = [&](int global) {
+    if (looks_of(global) == looks[static_cast<std::size_t>(global)]) return kNoAnswer;
+    const auto next = static_cast<int>(liveness_->waits_for(global).load(std::memory_order_acquire)) - 1;
+    return next < liveness_->size ? std::max(next, kNobody) : kNobody;
+  };
+  const std::vector<int> all_late = global_ranks(late);
+  const std::vector<int> silent = lockstep::parallel::find_silent(
+      all_late, late.empty() ? kNobody : all_late.front(), global_rank(rank_), [&](const std::vector<int>& ranks) {
+        std::vector<int> answers;
+        for (const int global : ranks) answers.push_back(answer_of(global));
+        return answers;
+      });
+  return silent.empty() ? all_late : silent;
 }
 
 Departure SharedGroup::departure(int rank) const {
@@ -339,7 +332,7 @@ std::uint32_t SharedGroup::step_failed(std::uint64_t /*next*/, const std::string
 
 // Explains a broken connection to another rank: a rank has ended, or is ending (its sockets close first).
 void SharedGroup::fail_broken(const Call& call, const std::string& why) {
-  for (Deadline patience(kUntilSuspect); !patience.passed();) {
+  for (Deadline patience(kUntilSilent); !patience.passed();) {
     fail_if_poisoned(call);
     for (int r = 0; r < size_; ++r) {
       if (r != rank_) fail_if_gone(call, r);
