@@ -119,14 +119,11 @@ struct Weights {
   std::int64_t blocks() const {
     return up(rows, kPanelRows<T>);
   }
+  // Packs the rows of a block.
   template <class T>
-  void pack(const T* weight, T* to) const {
-    for (std::int64_t block = 0; block < blocks<T>(); ++block) {
-      const std::int64_t first = block * rows / blocks<T>(), last = (block + 1) * rows / blocks<T>();
-      for (const std::int64_t source : sources) {
-        for (std::int64_t i = first; i < last; ++i) *to++ = weight[i * row_step + source];
-      }
-    }
+  void pack(std::int64_t block, const T* weight, T* packed) const {
+    const std::int64_t first = block * rows / blocks<T>(), n = (block + 1) * rows / blocks<T>() - first;
+    pack_rows_of<T>(n)(weight + first * row_step, row_step, sources, packed + first * depth());
   }
   // Stores the product with copies, plus a channel's bias if there is one, in tiles: `work` has room for one, and for a
   // gathered panel. Columns that are a run of the result are computed there, all but the last ones.

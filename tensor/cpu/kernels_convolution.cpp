@@ -64,7 +64,11 @@ void conv2d_backward_input(const Convolution& c, const void* grad, const void* w
     for (std::int64_t group = 0; group < c.groups; ++group) {
       T* to = packed + group * of_group;
       for (const Weights& left : phases) {
-        left.pack(as<T>(weight) + group * of_group, to);
+        const T* const from = as<T>(weight) + group * of_group;
+        const std::int64_t blocks = left.blocks<T>();
+        for_parts(blocks, up(left.rows, blocks) * left.depth(), [&](std::int64_t begin, std::int64_t end) {
+          for (std::int64_t block = begin; block < end; ++block) left.pack(block, from, to);
+        });
         to += left.rows * left.depth();
       }
     }

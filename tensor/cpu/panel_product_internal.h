@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <type_traits>
 #include <utility>
 
@@ -68,6 +69,27 @@ PanelBlock<T> panel_block_of(std::int64_t rows) {
   }
   (std::make_integer_sequence<int, kPanelRows<T>>());
   return kBlocks[static_cast<std::size_t>(rows - 1)];
+}
+
+// packed[p][i] = a[i][columns[p]] for kRows rows: the left operand of a panel_block.
+template <int kRows, class T>
+void pack_rows(const T* a, std::int64_t a_row, std::span<const std::int64_t> columns, T* packed) {
+  for (const std::int64_t column : columns) {
+    unrolled<kRows>([&](auto i) LOCKSTEP_INLINE { packed[i] = a[i * a_row + column]; });
+    packed += kRows;
+  }
+}
+
+template <class T>
+using PackRows = void (*)(const T* a, std::int64_t a_row, std::span<const std::int64_t> columns, T* packed);
+// pack_rows of 1 to kPanelRows rows.
+template <class T>
+PackRows<T> pack_rows_of(std::int64_t rows) {
+  static constexpr auto kPacks = []<int... kLess>(std::integer_sequence<int, kLess...>) {
+    return std::array<PackRows<T>, sizeof...(kLess)>{pack_rows<kLess + 1, T>...};
+  }
+  (std::make_integer_sequence<int, kPanelRows<T>>());
+  return kPacks[static_cast<std::size_t>(rows - 1)];
 }
 
 // The products of kDotLeft and kDotRight rows, lane by lane.
