@@ -34,7 +34,7 @@ enum class ContextAttention : std::uint8_t {
   /// (Liu et al., 2023; zigzag: Zhu, 2024)
   kRingZigzag,
   kRing,     ///< the same with contiguous sequence blocks; under a causal mask the last rank has the most work
-  kUlysses,  ///< as kRing; each rank has 1 / C of the heads, and all positions, in attention (Jacobs et al., 2023)
+  kUlysses,  ///< divided as in kRing; a rank attends over all positions, with 1 / C of the heads (Jacobs et al., 2023)
 };
 
 /// Options of context_parallel.
