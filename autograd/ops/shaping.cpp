@@ -110,7 +110,7 @@ std::vector<Tensor> split(const Tensor& x, const std::vector<std::int64_t>& size
   return named("split", [&] {
     const std::int64_t total = x.size(dim), sum = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
     LOCKSTEP_CHECK(sum == total && std::ranges::all_of(sizes, [](std::int64_t size) { return size >= 0; }),
-                   "split: sizes of {} in total for dimension {} of {}; expected sizes from 0 on that add up to {}",
+                   "split: sizes of {} in total for dimension {} of {}; expected sizes of at least 0 that add up to {}",
                    sum, dim, describe(x), total);
     std::vector<Tensor> parts;
     std::int64_t start = 0;
