@@ -1,5 +1,5 @@
-// The attention context of a thread: what computes scaled_dot_product_attention if the keys are on several ranks.
-// Recomputation restores it. Not installed.
+// The attention context of a thread: an object that computes scaled_dot_product_attention if the keys are on several
+// ranks. Recomputation (checkpoint) restores the context of the forward pass. Not installed.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +17,9 @@ class AttentionContext : public std::enable_shared_from_this<AttentionContext> {
   AttentionContext(const AttentionContext&) = delete;
   AttentionContext& operator=(const AttentionContext&) = delete;
 
-  // scaled_dot_product_attention; autocast has converted the operands.
+  // Computes scaled_dot_product_attention; autocast has converted the operands.
   virtual Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options) const = 0;
-  // The number of keys, of which `own` are on this rank.
+  // The number of keys on all ranks, if `own` keys are on this rank.
   virtual std::int64_t all_keys(std::int64_t own) const = 0;
   // i64 (own): the positions of this rank's queries in the whole sequence.
   virtual Tensor positions(std::int64_t own) const = 0;
@@ -28,7 +28,7 @@ class AttentionContext : public std::enable_shared_from_this<AttentionContext> {
 // The calling thread's context; null by default: all keys are on this rank.
 const AttentionContext* attention_context();
 
-// Sets the calling thread's context while it exists. Null: none.
+// While the guard exists, the calling thread's context is `context`; null: none.
 class AttentionContextGuard {
  public:
   explicit AttentionContextGuard(const AttentionContext* context);
@@ -46,20 +46,20 @@ namespace lockstep {
 
 // All dimensions but the last two.
 Shape leading_of(const Tensor& x);
-// The shape of a matrix for each of the leading dimensions.
+// The shape (leading..., rows, columns).
 Shape with_matrix(Shape leading, std::int64_t rows, std::int64_t columns);
-// Throws InvalidArgument unless the dtypes, the devices and the last two sizes fit together, and for a dropout_p outside
-// [0, 1].
+// Throws InvalidArgument unless dtypes, devices and the last two sizes match, and for a dropout_p outside [0, 1].
 void require_attention_operands(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options);
 // The shape that the leading dimensions of q, k and v broadcast to. Throws InvalidArgument.
 Shape attention_batch(const Tensor& q, const Tensor& k, const Tensor& v);
 // Throws InvalidArgument unless the mask's device and dtype fit, and its shape broadcasts to that of the scores.
 void require_attention_mask(const Tensor& mask, const Tensor& q, const Shape& scores, bool is_causal);
-// The position of attention's dropout: for each of q's heads (..., heads, time, dim) so many weights, a multiple of 4. In a
-// region of tensor parallelism the draw is that of the heads of all ranks.
+// Reserves the random numbers of attention's dropout, and returns their position: `weights_of_head`, a multiple of 4,
+// for each head of q (..., heads, time, dim). In a region of tensor parallelism, reserves those of the heads of all
+// ranks.
 random::Position next_attention_dropout(const Tensor& q, std::int64_t weights_of_head);
-// Attention with .enable_gqa: calls scaled_dot_product_attention with views in which q's heads are (heads of k, heads
-// of a group).
+// Attention with .enable_gqa: calls scaled_dot_product_attention with views in which q's dimension of heads is split
+// into (heads of k, heads of q for each head of k).
 Tensor grouped_attention(const Tensor& q, const Tensor& k, const Tensor& v, AttentionOptions options);
 
 }  // namespace lockstep

@@ -22,17 +22,17 @@ Tensor Context::saved(std::size_t index) const {
   return entry.output >= 0 && node_ ? node_->output(static_cast<std::size_t>(entry.output)) : entry.tensor;
 }
 
-// The node of a user-defined operation. It owns the context, which refers back to it.
+// The node of a user-defined operation. The node owns the context, which has a pointer back to the node.
 class FunctionNode final : public Node {
  public:
   FunctionNode(const char* op, std::shared_ptr<Context> context, std::vector<bool> is_tensor, UserBackward backward)
       : Node(op), context_(std::move(context)), is_tensor_(std::move(is_tensor)), backward_(std::move(backward)) {
     context_->node_ = this;
     saves_tensors_ = std::ranges::any_of(context_->entries_, [](const auto& entry) { return entry.tensor.defined(); });
-    for (const Context::Entry& entry : context_->entries_) Saved(entry.tensor);  // throws for tensors of inference
+    for (const Context::Entry& entry : context_->entries_) Saved(entry.tensor);  // throws for inference tensors
   }
 
-  // Finds the saved tensors that are results, and saves these as outputs of this node.
+  // Finds the saved tensors that forward returned, and saves them as outputs of this node.
   void save_outputs(const std::vector<Tensor>& results) {
     for (Context::Entry& entry : context_->entries_) {
       for (std::size_t i = 0; i < results.size(); ++i) {
@@ -45,13 +45,13 @@ class FunctionNode final : public Node {
   }
 
   Gradients run(Tensors& grads, const Needs& needs) override {
-    const std::size_t tensors = edges.size();
+    const std::size_t inputs = edges.size();  // the Tensor arguments
     context_->wanted_ = 0;
-    for (std::size_t i = 0; i < tensors && i < 64; ++i) context_->wanted_ |= std::uint64_t{needs[i]} << i;
+    for (std::size_t i = 0; i < inputs && i < 64; ++i) context_->wanted_ |= std::uint64_t{needs[i]} << i;
     Gradients gradients = backward_(*context_, grads);
-    if (gradients.size() == tensors) return gradients;
+    if (gradients.size() == inputs) return gradients;
     LOCKSTEP_CHECK(gradients.size() == is_tensor_.size(), "returned {} gradients for {} tensors among {} arguments",
-                   gradients.size(), tensors, is_tensor_.size());
+                   gradients.size(), inputs, is_tensor_.size());
     Gradients of_tensors;
     for (std::size_t i = 0; i < is_tensor_.size(); ++i) {
       if (is_tensor_[i]) of_tensors.push_back(gradients[i]);

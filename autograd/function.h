@@ -9,8 +9,8 @@
 ///
 /// `forward` takes a Context and any arguments and returns a Tensor or a `std::vector<Tensor>`; it is not recorded.
 /// `backward` takes the Context and one gradient for each output (undefined for an unused output). It returns one
-/// gradient for each Tensor argument, or for each argument; undefined where none is needed. `backward` is recorded if
-/// create_graph is set.
+/// gradient for each Tensor argument, or one for each argument; a gradient that is not needed may be undefined.
+/// `backward` is recorded if create_graph is set.
 #pragma once
 
 #include <memory>
@@ -38,7 +38,7 @@ class Context {
   struct Entry {
     Tensor tensor;
     std::uint32_t version = 0;
-    int output = -1;  // index, if the tensor is an output: saved without history, which would form a reference cycle
+    int output = -1;  // index, if the tensor is an output: saved without history, to avoid a reference cycle
   };
   std::vector<Entry> entries_;
   Node* node_ = nullptr;  // the recorded operation
@@ -52,7 +52,7 @@ std::vector<Tensor> record_function(const char* name, std::shared_ptr<Context> c
                                     const std::vector<Tensor>& inputs, const std::vector<bool>& is_tensor,
                                     UserBackward backward);
 
-/// Base class of user-defined operations: struct Mine : `Function<Mine>`, as the head of this file shows.
+/// Base class of user-defined operations: struct Mine : `Function<Mine>`. The top of this file has an example.
 template <class F>
 class Function {
  public:

@@ -1,5 +1,5 @@
-// The engine's map from nodes and leaves to their state in a backward: for small graphs a short list, which needs no
-// allocation, for larger graphs a hash table with open addressing, keyed by address.
+// The engine's map from the addresses of nodes and leaves to the index of their state in a backward pass. For small
+// graphs it is a short list, which needs no allocation; for larger graphs a hash table with open addressing.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@ namespace lockstep::autograd {
 
 class StateIndex {
  public:
-  // The index stored for `key`; -1 if `key` is new, for the caller to replace. The reference is valid until the next
-  // call.
+  // The index stored for `key`. If `key` is new, adds it with -1, for the caller to replace. The reference is valid
+  // until the next call.
   std::int32_t& at(const void* key) {
     if (table_.empty()) {
       for (std::size_t i = 0; i < used_; ++i) {
@@ -34,7 +34,7 @@ class StateIndex {
   }
 
  private:
-  static constexpr std::size_t kListed = 16;  // a power of two
+  static constexpr std::size_t kListed = 16;  // a power of two, as the table's size must be
   struct Slot {
     const void* key;
     std::int32_t index;
@@ -47,7 +47,7 @@ class StateIndex {
     return table_[i];
   }
 
-  // Rehashes the entries of `from` into a table of four times its size.
+  // Rehashes the entries of `from` into a table that is four times as large.
   [[gnu::noinline]] void grow(const std::vector<Slot>& from) {
     table_.resize(4 * from.size());
     for (const Slot& slot : from) {

@@ -1,4 +1,4 @@
-// Saving and loading of an optimizer: options of groups, and the state of parameters by index or by name.
+// Saves and loads an optimizer: the options of its groups, and the state of its parameters by index or by name.
 #include <algorithm>
 #include <iterator>
 #include <set>
@@ -29,7 +29,7 @@ std::vector<std::int64_t> indices(std::size_t first, std::size_t count) {
   return result;
 }
 
-// A copy of a saved buffer, whose shape has to be `shape`, with the parameter's dtype and device.
+// Copies a saved buffer to the parameter's dtype and device. Throws InvalidArgument unless its shape is `shape`.
 Tensor read_buffer(const StateReader& reader, const std::string& key, const Tensor& parameter, const Shape& shape) {
   const Tensor& saved = reader.at(key);
   LOCKSTEP_CHECK(saved.shape() == shape && saved.is_floating_point(), "load_state_dict: {} is {}, its parameter is {}",
@@ -37,24 +37,25 @@ Tensor read_buffer(const StateReader& reader, const std::string& key, const Tens
   return raw::to(raw::clone(raw::to(saved, parameter.dtype())), parameter.device());
 }
 
-// The group and the index of a parameter that was saved by name, each below a limit.
-std::pair<std::size_t, std::size_t> read_place(const StateReader& reader, const std::string& name, std::size_t groups,
-                                               std::size_t parameters) {
+// Reads the group and the index of a parameter that was saved by name. Throws InvalidArgument unless they are below
+// `groups` and `parameters`.
+std::pair<std::size_t, std::size_t> read_position(const StateReader& reader, const std::string& name,
+                                                  std::size_t groups, std::size_t parameters) {
   const std::string key = kGroupOf + name;
-  const auto place = reader.list<std::int64_t>(key);
+  const auto position = reader.list<std::int64_t>(key);
   const auto is_below = [](std::int64_t value, std::size_t limit) {
     return value >= 0 && static_cast<std::size_t>(value) < limit;
   };
-  LOCKSTEP_CHECK(place.size() == 2 && is_below(place[0], groups) && is_below(place[1], parameters),
+  LOCKSTEP_CHECK(position.size() == 2 && is_below(position[0], groups) && is_below(position[1], parameters),
                  "load_state_dict: {} is {}, expected a group below {} and an index below {}", in_quotes(key),
-                 place.size() == 2 ? fmt::format("({}, {})", place[0], place[1]) : describe(reader.at(key)), groups,
-                 parameters);
-  return {static_cast<std::size_t>(place[0]), static_cast<std::size_t>(place[1])};
+                 position.size() == 2 ? fmt::format("({}, {})", position[0], position[1]) : describe(reader.at(key)),
+                 groups, parameters);
+  return {static_cast<std::size_t>(position[0]), static_cast<std::size_t>(position[1])};
 }
 
 NamedParameters names_in(const nn::Module* model) { return model ? model->named_parameters() : NamedParameters(); }
 
-// Throws unless `own`, some of which may be empty, and `saved` are the same names.
+// Throws InvalidArgument unless `own` and `saved` contain the same names. Empty names are ignored.
 void require_names(const std::vector<std::string>& own, const std::vector<std::string>& saved) {
   const auto without = [](const std::vector<std::string>& names, const std::vector<std::string>& others) {
     const std::set<std::string> known(others.begin(), others.end());
@@ -75,8 +76,8 @@ void require_names(const std::vector<std::string>& own, const std::vector<std::s
 
 // The groups and parameters that a state dict names.
 struct Optimizer::Saved {
-  std::vector<std::string> labels;                // the parameters in keys: their indices or names
-  std::vector<Group> groups;                      // as saved
+  std::vector<std::string> labels;                // by parameter: its index or name, as the keys have it
+  std::vector<Group> groups;                      // of the state dict
   std::vector<std::vector<std::size_t>> sources;  // see SavedGroups
   std::vector<std::size_t> sizes;                 // of the optimizer's groups, on all ranks
 };
@@ -211,17 +212,17 @@ Optimizer::Saved Optimizer::read_by_name(const StateReader& reader, const NamedP
                    "load_state_dict: parameter {} of {}, {}, is not in the model, and the state is by name; pass the "
                    "model that has all parameters of the optimizer",
                    i, type(), describe(slots_[i].parameter.master()));
-  if (named.empty()) {
+  if (named.empty()) {  // without a model, the saved indices say which parameter has which name
     LOCKSTEP_CHECK(names.size() == slots_.size(), "load_state_dict: the state has {} parameters, the optimizer {}",
                    names.size(), slots_.size());
     for (const std::string& name : names)
-      saved.labels[read_place(reader, name, saved.groups.size(), slots_.size()).second] = name;
+      saved.labels[read_position(reader, name, saved.groups.size(), slots_.size()).second] = name;
   }
-  std::vector<std::string> all = saved.labels;
-  for (const auto& [name, group] : elsewhere) all.push_back(name);
-  require_names(all, names);
+  std::vector<std::string> all_labels = saved.labels;
+  for (const auto& [name, group] : elsewhere) all_labels.push_back(name);
+  require_names(all_labels, names);
   const auto count = [&](const std::string& name, std::size_t own_group) {
-    const std::size_t group = read_place(reader, name, saved.groups.size(), all.size()).first;
+    const std::size_t group = read_position(reader, name, saved.groups.size(), all_labels.size()).first;
     ++saved.groups[group].size;
     ++saved.sizes[own_group];
     std::vector<std::size_t>& sources = saved.sources[own_group];
@@ -237,8 +238,8 @@ Optimizer::Saved Optimizer::read(const StateReader& reader, const NamedParameter
   return reader.names_after(kGroupOf).empty() ? read_by_index(reader) : read_by_name(reader, names, elsewhere);
 }
 
-// A group with the parameters of one saved group takes its options. Of other groups, the constructor decides on
-// everything but the learning rate, which is the only option that changes during training.
+// A group whose parameters are exactly those of one saved group takes the saved options. Any other group keeps the
+// constructor's options, except the learning rate, which is the only option that changes during training.
 std::vector<Optimizer::Group> Optimizer::merged_groups(const Saved& saved) const {
   std::vector<Group> groups = groups_;
   for (std::size_t g = 0; g < groups.size(); ++g) {
@@ -266,7 +267,8 @@ std::vector<Optimizer::Slot> Optimizer::read_slots(const StateReader& reader,
     if (layout_.saves_steps) slot.steps = reader.count(state_key(labels[i], "step"));
     for (std::size_t b = 0; b < layout_.buffers.size(); ++b) {
       const std::string key = state_key(labels[i], layout_.buffers[b]);
-      if (b + layout_.optional_buffers >= layout_.buffers.size() && !reader.contains(key)) continue;
+      const bool is_optional = b + layout_.optional_buffers >= layout_.buffers.size();
+      if (is_optional && !reader.contains(key)) continue;
       const Tensor& parameter = slot.parameter.master();
       slot.buffers[b] = read_buffer(reader, key, parameter, buffer_shape(parameter, b));
     }

@@ -1,5 +1,5 @@
-// Conversions of operands for f16, bf16 and autocast (tensor/autocast.h), for the public operations. Autograd records
-// them, so the gradient of an f32 parameter is f32.
+// How the public operations convert operands for f16, bf16 and autocast (tensor/autocast.h). Autograd records the
+// conversions, so the gradient of an f32 parameter is f32.
 #pragma once
 
 #include "lockstep/tensor/autocast.h"
@@ -8,18 +8,18 @@
 
 namespace lockstep {
 
-// True if x must be converted to the dtype of products. f64 is not converted, as in PyTorch.
+// True if x must be converted to `dtype`, the dtype of products. f64 is not converted, as in PyTorch.
 inline bool is_narrowed(const Tensor& x, DType dtype) {
   return x.defined() && x.dtype() != dtype && x.is_floating_point() && x.dtype() != kFloat64;
 }
 
-// Whether autocast converts an operand of a product.
+// Whether autocast converts any operand of a product.
 template <class... Operands>
 bool narrows(const Operands&... operands) {
   const std::optional<DType> dtype = autocast_dtype();
   return dtype && (... || is_narrowed(operands, *dtype));
 }
-// The operand in the dtype of products.
+// The operand in the dtype of products. Autocast must be enabled.
 inline Tensor narrowed(const Tensor& x) {
   const DType dtype = *autocast_dtype();
   return is_narrowed(x, dtype) ? x.to(dtype) : x;
@@ -31,12 +31,12 @@ template <class... Operands>
 bool any_half(const Operands&... operands) {
   return (... || (operands.defined() && is_half(operands.dtype())));
 }
-// Whether such an operation converts: autocast also does if only a parameter is f16 or bf16.
+// Whether such an operation converts its operands: if x is f16 or bf16, or, under autocast, if a parameter is.
 template <class... Parameters>
 bool widens(const Tensor& x, const Parameters&... parameters) {
   return any_half(x) || (is_autocast_enabled() && any_half(parameters...));
 }
-// The result of such an operation on operands of `dtype`, computed in f32: rounded once, or under autocast left in f32.
+// Rounds the f32 result of such an operation to its operands' `dtype`; under autocast leaves it in f32.
 inline Tensor rounded_result(const Tensor& result, DType dtype) {
   return is_autocast_enabled() ? result : result.to(dtype);
 }

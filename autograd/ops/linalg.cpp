@@ -29,13 +29,13 @@ Tensor with_leading(const Tensor& x, Shape batch) {
 // x with its diagonal halved, and 0 above.
 Tensor lower_half(const Tensor& x) { return (tril(x) + tril(x, -1)) * 0.5; }
 
-// The matrix of cofactors of each matrix, also of singular ones: det(u) det(vh) u diag(products) vh, where products[j] is
-// the product of all singular values but the j-th.
+// The matrix of cofactors of each matrix, also of singular ones: det(u) det(vh) u diag(products) vh, where products[j]
+// is the product of all singular values but the j-th.
 Tensor cofactors(const Tensor& a) {
   const auto [u, s, vh] = raw::svd("linalg.det", a, true);
   const std::int64_t n = a.size(-1);
-  const Tensor own = raw::eye(n, n, {.device = a.device()}) != 0;
-  const Tensor products = prod(masked_fill(s.unsqueeze(-2), own, 1), -1);
+  const Tensor diagonal = raw::eye(n, n, {.device = a.device()}) != 0;
+  const Tensor products = prod(masked_fill(s.unsqueeze(-2), diagonal, 1), -1);
   const Tensor sign = raw::det("linalg.det", u) * raw::det("linalg.det", vh);
   return as_matrices(sign) * matmul(u * products.unsqueeze(-2), vh);
 }
@@ -44,15 +44,15 @@ Tensor cofactors(const Tensor& a) {
 
 Tensor inv(const Tensor& a) {
   LOCKSTEP_CHECK(a.dim() >= 2, "linalg.inv: the matrix is {}, expected (..., n, n)", describe(a));
-  const Tensor one = with_leading(raw::eye(a.size(-1), a.size(-1), a.options()), leading(a));
-  return record("linalg_inv", raw::solve("linalg.inv", a, one), {a},
+  const Tensor identity = with_leading(raw::eye(a.size(-1), a.size(-1), a.options()), leading(a));
+  return record("linalg_inv", raw::solve("linalg.inv", a, identity), {a},
                 [](const Tensor& grad, const Needs&, const Tensor& y) {
                   return Gradients{neg(matmul(transposed(y), matmul(grad, transposed(y))))};
                 });
 }
 
 Tensor solve(const Tensor& a, const Tensor& b) {
-  Shape vectors = a.shape();
+  Shape vectors = a.shape();  // of b, if b has a vector for each matrix
   if (!vectors.empty()) vectors.erase(a.dim() - 1);
   if (b.dim() == 1 || (b.dim() == a.dim() - 1 && b.shape() == vectors)) return solve(a, b.unsqueeze(-1)).squeeze(-1);
   LOCKSTEP_CHECK(
@@ -78,7 +78,8 @@ Tensor cholesky(const Tensor& a) {
                 });
 }
 
-// The gradient is grad times the cofactors, which equal det inv(a)^T if a has an inverse. Second derivatives need one.
+// The gradient is grad times the cofactors, which equal det(a) inv(a)^T if a has an inverse. Second derivatives require
+// an inverse.
 Tensor det(const Tensor& a) {
   return record("linalg_det", raw::det("linalg.det", a), {a},
                 [a = Saved(a)](const Tensor& grad, const Needs&, const Tensor& out) {

@@ -1,4 +1,4 @@
-// Names and helpers for the files with the public operations.
+// Names and helpers for the files that define the public operations.
 #pragma once
 
 #include "lockstep/autograd/node.h"
@@ -13,22 +13,22 @@ using autograd::record;
 using autograd::requires_grad;
 using autograd::Saved;
 
-// A number as an operand of mul and div. Next to f16 and bf16 it is f32, so that the result is rounded once.
+// A number as an operand of mul and div with x. It is f32 if x is f16 or bf16, so that the result is rounded once.
 Tensor factor_like(const Tensor& x, const Scalar& number);
 
-// Closures use these to write a gradient directly to a bucket view (Needs::view). If `view` is defined, they write the
-// result to `view` and return it; otherwise they record the operation.
+// For closures that write a gradient directly to a bucket view (Needs::view). If `view` is defined, these write the
+// result to `view` and return `view`; otherwise they record the operation.
 Tensor matmul(const Tensor& a, const Tensor& b, const Tensor& view);
 Tensor sum(const Tensor& x, const Shape& dims, bool keepdim, const Tensor& view);
-// t with its leading dimensions merged: (batch, features); a vector is one row. Returns a matrix itself, without a
-// reference count; the reshaped view of any other tensor is stored in `flat`.
+// t with its leading dimensions merged: (batch, features); a vector is one row. Returns `t` itself if it is a matrix,
+// without counting a reference; otherwise stores the reshaped view in `flat` and returns `flat`.
 const Tensor& as_rows(const Tensor& t, Tensor& flat);
 // x summed over the dimensions that broadcasting from `shape` repeated: the gradient of a broadcast operand.
 Tensor sum_to(const Tensor& x, const Shape& shape);
-// The same for input `input`, written to its bucket view if anything is summed.
+// The same for the gradient of input `input`. If anything is summed, the sum is written to the input's bucket view.
 Tensor sum_to(const Tensor& x, const Shape& shape, const Needs& needs, std::size_t input);
 
-// Sets or adds to x's elements, without history: Tensor::index_put_.
+// Tensor::index_put_: sets elements of x, or adds to them, without history.
 void put(const Tensor& x, const std::vector<TensorIndex>& indices, const Tensor& values, bool accumulate);
 
 }  // namespace lockstep

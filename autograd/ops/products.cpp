@@ -6,7 +6,7 @@
 
 namespace lockstep {
 
-// d/da = g b^T, d/db = a^T g. A vector counts as a row (left operand) or a column (right operand).
+// For the result's gradient g, d/da = g b^T and d/db = a^T g. A vector is a row (left operand) or a column (right one).
 Tensor matmul(const Tensor& a, const Tensor& b) {
   if (narrows(a, b)) [[unlikely]]
     return matmul(narrowed(a), narrowed(b));
@@ -48,23 +48,23 @@ void require_dims(const char* op, const Tensor& a, const Tensor& b, int dims) {
                  op, dims, describe(a), describe(b));
 }
 
-Tensor multiplied(const char* op, const Tensor& a, const Tensor& b, int dims) {
+Tensor checked_matmul(const char* op, const Tensor& a, const Tensor& b, int dims) {
   require_dims(op, a, b, dims);
   LOCKSTEP_CHECK(dims < 3 || a.size(0) == b.size(0), "{}: batch sizes differ: {} and {}; use matmul to broadcast", op,
                  describe(a), describe(b));
   return named(op, [&] { return matmul(a, b); });
 }
 
-// f16 and bf16 are computed in f32, so that the result rounds once.
-Tensor added(const char* op, const Tensor& x, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha,
-             int dims) {
-  if (narrows(x, a, b)) return added(op, narrowed(x), narrowed(a), narrowed(b), beta, alpha, dims);
+// x beta + a b alpha. With f16 and bf16 operands it is computed in f32, so that the result is rounded once.
+Tensor add_product(const char* op, const Tensor& x, const Tensor& a, const Tensor& b, const Scalar& beta,
+                   const Scalar& alpha, int dims) {
+  if (narrows(x, a, b)) return add_product(op, narrowed(x), narrowed(a), narrowed(b), beta, alpha, dims);
   if (is_half(a.dtype()) && a.dtype() == b.dtype()) {
     const AutocastGuard off(std::optional<DType>{});
     const DType dtype = beta.to_double() == 0 || x.dim() == 0 ? a.dtype() : promote(x.dtype(), a.dtype());
-    return added(op, in_f32(x), in_f32(a), in_f32(b), beta, alpha, dims).to(dtype);
+    return add_product(op, in_f32(x), in_f32(a), in_f32(b), beta, alpha, dims).to(dtype);
   }
-  const Tensor product = multiplied(op, a, b, dims);
+  const Tensor product = checked_matmul(op, a, b, dims);
   return named(op, [&] {
     if (beta.to_double() == 0) return mul(product, alpha);
     const Tensor offset = x.expand(product.shape());
@@ -74,21 +74,21 @@ Tensor added(const char* op, const Tensor& x, const Tensor& a, const Tensor& b, 
 
 }  // namespace
 
-Tensor mm(const Tensor& a, const Tensor& b) { return multiplied("mm", a, b, 2); }
-Tensor bmm(const Tensor& a, const Tensor& b) { return multiplied("bmm", a, b, 3); }
+Tensor mm(const Tensor& a, const Tensor& b) { return checked_matmul("mm", a, b, 2); }
+Tensor bmm(const Tensor& a, const Tensor& b) { return checked_matmul("bmm", a, b, 3); }
 Tensor dot(const Tensor& a, const Tensor& b) {
   const AutocastGuard off(std::optional<DType>{});  // as in PyTorch, autocast does not convert the operands
-  return multiplied("dot", a, b, 1);
+  return checked_matmul("dot", a, b, 1);
 }
 Tensor outer(const Tensor& a, const Tensor& b) {
   require_dims("outer", a, b, 1);
   return named("outer", [&] { return mul(a.unsqueeze(1), b); });
 }
 Tensor addmm(const Tensor& x, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha) {
-  return added("addmm", x, a, b, beta, alpha, 2);
+  return add_product("addmm", x, a, b, beta, alpha, 2);
 }
 Tensor baddbmm(const Tensor& x, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha) {
-  return added("baddbmm", x, a, b, beta, alpha, 3);
+  return add_product("baddbmm", x, a, b, beta, alpha, 3);
 }
 
 const Tensor& as_rows(const Tensor& t, Tensor& flat) {
@@ -104,7 +104,7 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
                                                                                            const Needs& needs) {
                   Tensor g, flat;
                   return Gradients{
-                      // (..., in), (out, in), (out)
+                      // of x (..., in), weight (out, in) and bias (out)
                       needs[0] ? matmul(grad, *w) : Tensor(),
                       needs[1] ? matmul(as_rows(grad, g).transpose(0, 1), as_rows(*x, flat), needs.view(1)) : Tensor(),
                       needs[2] ? sum(as_rows(grad, g), {0}, false, needs.view(2)) : Tensor(),

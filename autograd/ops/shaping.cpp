@@ -40,9 +40,9 @@ Tensor roll(const Tensor& x, const Shape& shifts, const Shape& dims) {
 }
 
 Tensor tile(const Tensor& x, const Shape& counts) {
-  Shape all = counts;
-  while (all.dim() < x.dim()) all.insert(0, 1);
-  return named("tile", [&] { return x.repeat(all); });
+  Shape repeats = counts;
+  while (repeats.dim() < x.dim()) repeats.insert(0, 1);
+  return named("tile", [&] { return x.repeat(repeats); });
 }
 
 Tensor repeat_interleave(const Tensor& x, std::int64_t repeats, std::optional<std::int64_t> dim) {
@@ -54,7 +54,7 @@ Tensor repeat_interleave(const Tensor& x, std::int64_t repeats, std::optional<st
     Shape shape = x.shape();
     shape.insert(d + 1, repeats);
     const Tensor out = x.unsqueeze(d + 1).expand(shape).flatten(d, d + 1);
-    return raw::overlap(out, x) ? out.clone() : out;
+    return raw::overlap(out, x) ? out.clone() : out;  // never a view of x, as in PyTorch
   });
 }
 
@@ -79,8 +79,8 @@ Tensor movedim(const Tensor& x, const Shape& source, const Shape& destination) {
   LOCKSTEP_CHECK(source.dim() == destination.dim(),
                  "movedim: {} dimensions to {} positions; give one position for each", source.to_string(),
                  destination.to_string());
-  std::vector<std::int64_t> order(at(std::max(x.dim(), 1)), -1);
-  unsigned moved = 0;
+  std::vector<std::int64_t> order(at(std::max(x.dim(), 1)), -1);  // by new position: the old one; -1: not known yet
+  unsigned moved = 0;                                             // bit i: dimension i is in `source`
   for (std::size_t i = 0; i < source.size(); ++i) {
     const int from = wrap_dim("movedim", source[i], x.dim()), to = wrap_dim("movedim", destination[i], x.dim());
     LOCKSTEP_CHECK(!(moved >> from & 1u) && order[at(to)] < 0, "movedim: a dimension appears twice in {} or {}",
@@ -110,7 +110,7 @@ std::vector<Tensor> split(const Tensor& x, const std::vector<std::int64_t>& size
   return named("split", [&] {
     const std::int64_t total = x.size(dim), sum = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
     LOCKSTEP_CHECK(sum == total && std::ranges::all_of(sizes, [](std::int64_t size) { return size >= 0; }),
-                   "split: sizes of {} in total for dimension {} of {}; they must not be negative, and add up to {}",
+                   "split: sizes of {} in total for dimension {} of {}; expected sizes of at least 0 that add up to {}",
                    sum, dim, describe(x), total);
     std::vector<Tensor> parts;
     std::int64_t start = 0;
@@ -125,7 +125,7 @@ std::vector<Tensor> split(const Tensor& x, const std::vector<std::int64_t>& size
 std::vector<Tensor> meshgrid(const std::vector<Tensor>& tensors, const std::string& indexing) {
   LOCKSTEP_CHECK(indexing == "ij" || indexing == "xy", "meshgrid: indexing \"{}\"; it must be \"ij\" or \"xy\"",
                  indexing);
-  const bool swaps = indexing == "xy" && tensors.size() >= 2;
+  const bool is_swapped = indexing == "xy" && tensors.size() >= 2;
   Shape shape;
   for (const Tensor& tensor : tensors) {
     LOCKSTEP_CHECK(tensor.dim() <= 1, "meshgrid: {} has more than one dimension", describe(tensor));
@@ -133,23 +133,23 @@ std::vector<Tensor> meshgrid(const std::vector<Tensor>& tensors, const std::stri
   }
   std::vector<Tensor> grids;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    Shape own = shape;
-    for (std::size_t d = 0; d < own.size(); ++d) own[d] = d == i ? shape[i] : 1;
-    const Tensor grid = tensors[i].reshape(own).expand(shape);
-    grids.push_back(swaps ? grid.transpose(0, 1) : grid);
+    Shape along = shape;  // 1 in all dimensions but i
+    for (std::size_t d = 0; d < along.size(); ++d) along[d] = d == i ? shape[i] : 1;
+    const Tensor grid = tensors[i].reshape(along).expand(shape);
+    grids.push_back(is_swapped ? grid.transpose(0, 1) : grid);
   }
   return grids;
 }
 
 namespace {
 
-// Zeros of `shape` with `values` on a diagonal. The gradient of this function is the diagonal again.
+// Zeros of `shape` with `values` on a diagonal. The gradient of `values` is that diagonal of the gradient.
 Tensor embed_diagonal(const Tensor& values, const Shape& shape, std::int64_t offset, std::int64_t dim1,
                       std::int64_t dim2) {
   const Tensor out = raw::zeros(shape, values.options());
   raw::copy(values, raw::diagonal(out, offset, dim1, dim2));
   return record("diag_embed", out, {values},
-                [=](const Tensor& gg, const Needs&) { return Gradients{diagonal(gg, offset, dim1, dim2)}; });
+                [=](const Tensor& grad, const Needs&) { return Gradients{diagonal(grad, offset, dim1, dim2)}; });
 }
 
 }  // namespace
@@ -172,34 +172,34 @@ namespace {
 
 using Pads = std::vector<std::int64_t>;
 
-// x with a border of `value`; negative widths remove elements. The gradient is padded by the opposite widths.
+// x with a border of `value`; negative widths remove elements. Backward pads the gradient by the negated widths.
 Tensor padded(const Tensor& x, const Pads& pads, double value) {
   Shape shape = x.shape();
-  Tensor from = x.detach();
+  Tensor kept = x.detach();  // x without the removed elements
   for (std::size_t i = 0; i < pads.size(); i += 2) {
     const std::size_t d = x.shape().size() - 1 - i / 2;
     const std::int64_t left = std::max<std::int64_t>(-pads[i], 0), right = std::max<std::int64_t>(-pads[i + 1], 0);
     LOCKSTEP_CHECK(left + right <= shape[d], "pad: widths {} and {} remove more than dimension {} of {}", pads[i],
                    pads[i + 1], d, describe(x));
-    from = raw::slice(from, static_cast<std::int64_t>(d), left, shape[d] - right, 1);
+    kept = raw::slice(kept, static_cast<std::int64_t>(d), left, shape[d] - right, 1);
     shape[d] += pads[i] + pads[i + 1];
   }
   const Tensor out = raw::full(shape, value, x.options());
-  Tensor inside = out;
+  Tensor inside = out;  // `out` without the border
   for (std::size_t i = 0; i < pads.size(); i += 2) {
     const std::size_t d = x.shape().size() - 1 - i / 2;
     const std::int64_t left = std::max<std::int64_t>(pads[i], 0), right = std::max<std::int64_t>(pads[i + 1], 0);
     inside = raw::slice(inside, static_cast<std::int64_t>(d), left, shape[d] - right, 1);
   }
-  raw::copy(from, inside);
+  raw::copy(kept, inside);
   return record("pad", out, {x}, [pads](const Tensor& grad, const Needs&) {
-    Pads opposite = pads;
-    for (std::int64_t& width : opposite) width = -width;
-    return Gradients{padded(grad, opposite, 0)};
+    Pads negated = pads;
+    for (std::int64_t& width : negated) width = -width;
+    return Gradients{padded(grad, negated, 0)};
   });
 }
 
-// The position in [0, n) that a mode copies to position `i`, which may lie outside.
+// The position in [0, n) whose element a mode copies to position `i`, which may lie outside [0, n).
 std::int64_t source_of(std::int64_t i, std::int64_t n, PadMode mode) {
   if (mode == PadMode::kReplicate) return std::clamp<std::int64_t>(i, 0, n - 1);
   if (mode == PadMode::kCircular) return (i + n) % n;
@@ -217,8 +217,9 @@ Tensor pad(const Tensor& x, const std::vector<std::int64_t>& pad, const PadOptio
   for (std::size_t i = 0; i < pad.size(); i += 2) {
     const auto d = static_cast<std::int64_t>(x.shape().size() - 1 - i / 2);
     const std::int64_t n = x.shape()[at(d)];
-    const std::int64_t most = options.mode == PadMode::kReflect ? n - 1 : options.mode == PadMode::kCircular ? n : -1;
-    LOCKSTEP_CHECK(n > 0 && (most < 0 || (pad[i] <= most && pad[i + 1] <= most)) && n + pad[i] + pad[i + 1] >= 0,
+    const bool is_limited = options.mode != PadMode::kReplicate;
+    const std::int64_t most = options.mode == PadMode::kReflect ? n - 1 : n;
+    LOCKSTEP_CHECK(n > 0 && (!is_limited || (pad[i] <= most && pad[i + 1] <= most)) && n + pad[i] + pad[i + 1] >= 0,
                    "pad: widths {} and {} for dimension {} of {}; reflect allows at most {}, circular {}", pad[i],
                    pad[i + 1], d, describe(x), n - 1, n);
     if (pad[i] == 0 && pad[i + 1] == 0) continue;

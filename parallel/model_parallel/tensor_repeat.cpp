@@ -16,7 +16,7 @@ namespace {
 using autograd::Gradients;
 using autograd::Needs;
 
-// The sum in canonical order, in which undefined terms are left out.
+// The sum of the terms in canonical order; undefined terms are left out, but keep their positions in that order.
 Tensor sum_of_defined(std::vector<Tensor> terms) {
   while (terms.size() > 1) {
     std::vector<Tensor> sums;
@@ -29,10 +29,10 @@ Tensor sum_of_defined(std::vector<Tensor> terms) {
   return terms[0];
 }
 
-// The distinct slices of one parameter, those of this rank from `first` to `last`.
+// The distinct slices of a parameter: `count` on all ranks; this rank's are `first` to `last`, inclusive.
 struct Distinct {
   std::int64_t count, first, last;
-  bool is_on_one_rank;  // each, with all slices that share it
+  bool is_on_one_rank;  // no two ranks have slices that share a distinct one
 };
 
 Distinct distinct_of(const TensorSlices& slices, std::int64_t repeat) {
@@ -43,7 +43,7 @@ Distinct distinct_of(const TensorSlices& slices, std::int64_t repeat) {
           .is_on_one_rank = count % slices.ranks() == 0};
 }
 
-// The gradients of this rank's distinct slices from those of its slices.
+// The gradients of this rank's distinct slices, from the gradients `grads` of all its slices.
 Gradients shared_gradients(const TensorSlices& slices, std::int64_t repeat, const std::vector<Tensor>& grads) {
   const NoGradGuard no_grad;
   Tensor like;
@@ -62,7 +62,7 @@ Gradients shared_gradients(const TensorSlices& slices, std::int64_t repeat, cons
   if (!distinct.is_on_one_rank) {
     Shape shape = like.shape();
     shape.insert(0, distinct.count);
-    const Tensor all = full(shape, -0.0, sums[0].options());
+    const Tensor all = full(shape, -0.0, sums[0].options());  // -0 changes no sum, not even one of -0
     for (std::int64_t d = distinct.first; d <= distinct.last; ++d)
       all.select(0, d).copy_(sums[static_cast<std::size_t>(d - distinct.first)]);
     slices.group->all_reduce(all, ReduceOp::kSum, {.phase = Phase::kGradients, .name = "repeated slices"})->wait();
@@ -92,7 +92,7 @@ std::vector<Tensor> repeated_slices(const std::shared_ptr<const TensorSlices>& s
 
 void check_repeat(const char* op, const std::string& path, const ColwiseParallel& style, std::int64_t outputs,
                   int slices) {
-  if (style.repeat == 1 || slices == 1) return;  // nothing is cut into one slice
+  if (style.repeat == 1 || slices == 1) return;  // one slice is the whole parameter
   std::vector<std::int64_t> possible;
   for (int n = 1; n <= slices; ++n) {
     if (slices % n == 0) possible.push_back(n);

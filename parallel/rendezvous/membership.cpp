@@ -39,7 +39,7 @@ int to_number(const std::string& text, const char* name, int low, int high) {
                       "\nCorrect the variable, or start the program with lockstep-run, torchrun, mpirun or srun");
 }
 
-constexpr const char* kWaysOut =
+constexpr const char* kHowToStart =
     "Start it with lockstep-run --nproc-per-node 2 ./program (or torchrun, mpirun, srun), set what is missing,\n"
     "or give .store, .rank and .world_size";
 
@@ -71,7 +71,7 @@ bool is_launched() {
                                       "PMI_SIZE", "PMIX_RANK", "MV2_COMM_WORLD_RANK"});
 }
 
-// The launcher's name of this job, for a launcher that sets no master address.
+// The launcher's name for this job, for a launcher that needs no master address.
 std::optional<std::string> launcher_job(const Launcher& launcher) {
   if (launcher.needs_master) return std::nullopt;
   if (launcher.local_size) return first_of({"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"});
@@ -92,7 +92,7 @@ void check_nothing_missing(const Launcher& launcher, const Membership& own, bool
   look("MASTER_ADDR", needs_master);
   look("MASTER_PORT", needs_master);
   LOCKSTEP_CHECK(missing.empty(), "init_process_group: env:// needs {}{}\n{}", missing,
-                 present.empty() ? "" : " (" + present + ")", kWaysOut);
+                 present.empty() ? "" : " (" + present + ")", kHowToStart);
 }
 
 // Whether all ranks are on this host.
@@ -164,7 +164,7 @@ void find_master(Membership& own, const Launcher& launcher, const std::optional<
 
 }  // namespace
 
-// All spellings of this host, so that the ranks derive the same name.
+// Accepts all spellings of this host, so that the ranks derive the same name.
 bool is_loopback(const std::string& address) {
   return address == "localhost" || address == "::1" || address == "[::1]" || address.starts_with("127.");
 }
@@ -318,7 +318,7 @@ Shared draw() {
 }
 
 // Without this check the ranks of the module's backend, which need no store, would wait for the others until the
-// time-out.
+// timeout.
 void check_same_backend(const std::vector<Shared>& all) {
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
     if (std::string_view(all[rank].backend) != all[0].backend)
@@ -329,7 +329,7 @@ void check_same_backend(const std::vector<Shared>& all) {
   }
 }
 
-// Asks the library, which this call initialises. Without an address if the backend needs no store.
+// Asks the module's library, which this call initialises. Sets no address if the backend needs no store.
 Membership membership_from_module(const RendezvousOptions& options, Membership own) {
   const BackendModule& module = backend_module(own.scheme);
   const int given_rank = own.rank, given_size = own.size;

@@ -14,23 +14,23 @@ namespace lockstep::parallel {
 struct Membership {
   int rank = -1;  // -1: not known yet, as is the size
   int size = -1;
-  std::string scheme = {};   // of the init_method: env, tcp, file, or the name of a module
-  std::string address = {};  // for messages: "127.0.0.1:29500", or "mpirun job 1234"
+  std::string scheme = {};   // of init_method: env, tcp, file, or the name of a module
+  std::string address = {};  // for error messages: "127.0.0.1:29500", or "mpirun job 1234"
   std::string path = {};     // of file://
   bool is_one_host = true;
-  UnixStoreOptions local = {};  // on one host: the store's socket, whose name is derived from the address
+  UnixStoreOptions local = {};  // on one host: the store's socket, named after the address
   // On several hosts:
   std::string host = {};       // host of rank 0
   int port = 0;                // port on that host
-  std::string port_name = {};  // for messages: "MASTER_PORT 29500 of node7"; empty for a TcpStore
-  TcpStoreOptions store = {};  // its job is equal on all ranks, its name differs among the job's stores
+  std::string port_name = {};  // for error messages: "MASTER_PORT 29500 of node7"; empty for a TcpStore
+  TcpStoreOptions store = {};  // .job is the same on all ranks; .name distinguishes the stores of a job
 };
 
-// Throws InvalidArgument naming the option or variable that is missing or wrong, NotBuilt if init_method is "mpi://" and
-// the module is missing.
+// Throws InvalidArgument naming the option or variable that is missing or wrong, and NotBuilt if init_method is
+// "mpi://" and the module is missing.
 Membership find_membership(const RendezvousOptions& options);
 
-// The steps of find_membership. The parts of init_method; rank and world_size in `options` take precedence.
+// Called by find_membership. Parses init_method; rank and world_size in `options` take precedence.
 Membership read_url(const RendezvousOptions& options);
 // Reads the variables of torchrun and lockstep-run, mpirun, or srun; rank and world_size in `options` take precedence.
 Membership membership_from_environment(const RendezvousOptions& options);
@@ -41,7 +41,7 @@ bool is_loopback(const std::string& address);
 // Rank 0 serves a store at the endpoint, and all ranks register in it. Throws CommError or CommTimeout naming the ranks
 // that are missing, ended, or were started twice.
 Rendezvous join_at_endpoint(const RendezvousOptions& options, const Membership& own);
-// The same over a store that all ranks have.
+// The same over `store`, which all ranks have.
 Rendezvous join_over_store(const RendezvousOptions& options, const Membership& own,
                            const std::shared_ptr<Store>& store);
 

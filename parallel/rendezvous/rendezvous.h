@@ -24,12 +24,12 @@ struct BackendNeeds {
 struct RendezvousOptions {
   std::string backend = "shm";                                   ///< must be the same on all ranks
   std::string init_method = "env://";                            ///< ignored if `store` is given
-  std::chrono::milliseconds timeout = std::chrono::seconds(60);  ///< until all have arrived
+  std::chrono::milliseconds timeout = std::chrono::seconds(60);  ///< for all ranks to arrive
   int world_size = -1;                                           ///< -1: from the environment
   int rank = -1;                                                 ///< -1: from the environment
   std::shared_ptr<Store> store = nullptr;                        ///< if given, rank and world_size must be given, too
   std::string group_name = {};                                   ///< distinguishes the groups of one store
-  bool authenticate = true;  ///< whether stores of several hosts require the job's token
+  bool authenticate = true;  ///< whether a store of several hosts requires the job's token
   BackendNeeds (*needs)(const std::string& backend) = nullptr;  ///< the needs of a backend; null: it has none
 };
 
@@ -49,8 +49,8 @@ struct Rendezvous {
 };
 
 /// Resolves `options` (env:// reads the variables that torchrun, mpirun and srun set; alternatively rank, world_size
-/// and store are given) and runs the rendezvous. Duplicate ranks, ranks that never arrive and stale runs are
-/// CommErrors that name them.
+/// and store are given) and runs the rendezvous. Throws CommError naming ranks that were started twice, ranks that
+/// never arrive, or a stale run.
 Rendezvous rendezvous(const RendezvousOptions& options);
 
 }  // namespace lockstep::parallel

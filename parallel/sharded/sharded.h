@@ -2,7 +2,7 @@
 /// ShardedDataParallel: data parallelism in which each rank keeps a part of the model (ZeRO stages 1 to 3, FSDP).
 ///
 ///     parallel::ShardedDataParallel run(model, group, {.stage = 3});
-///     optim::AdamW optimizer(run.parameters(), {.lr = 3e-4});          // steps this rank's part
+///     optim::AdamW optimizer(run.parameters(), {.lr = 3e-4});          // updates this rank's part
 ///     run.backward(x, y, loss_fn);                                      // see step.h
 ///     run.clip_grad_norm_(1.0);
 ///     optimizer.step();
@@ -13,9 +13,9 @@
 ///
 /// Parameters are gathered and their gradients reduced by *units*: modules whose paths match a pattern, by default the
 /// children of the largest ModuleList. All other parameters form the root unit. A unit's parameters lie in a padded
-/// buffer, cut into equal shards. In stage 3 a unit is gathered before its forward and again before its backward, and
-/// another unit may use its memory after each; the root and the last unit stay from forward to backward. Call a unit's
-/// module as `module(x)`, so that its hooks run. (Rajbhandari et al., 2020; Zhao et al., 2023)
+/// buffer, cut into equal shards. In stage 3 a unit is gathered before its forward and again before its backward; after
+/// each, its memory is free for another unit. The root and the last unit stay gathered from forward to backward. Call a
+/// unit's module as `module(x)`, so that its hooks run. (Rajbhandari et al., 2020; Zhao et al., 2023)
 ///
 /// Outside steps and `gathered` the module's own parameters cannot be read, in any stage: the optimizer may have
 /// changed other ranks' shards meanwhile.
@@ -35,14 +35,14 @@
 namespace lockstep::parallel {
 
 /// Dtypes of ShardedDataParallel. Default: the dtype of the module's parameters before the construction, and for
-/// gradients f32 in place of f16 and bf16. The optimizer steps pieces of the parameters' dtype, and checkpoints store it.
+/// gradients f32 in place of f16 and bf16. The optimizer's pieces and checkpoints have the module's dtype in any case.
 /// Gradients that accumulate in no_sync have the dtype of the gathered parameters.
 struct MixedPrecision {
-  /// Of gathered parameters, in which forward and backward compute, in `gathered` too. Floating-point inputs of the
-  /// module and of units are converted to it.
+  /// Dtype of gathered parameters, in which forward and backward compute, also inside `gathered`. Floating-point inputs
+  /// of the module and of units are converted to it.
   std::optional<DType> parameters = std::nullopt;
-  /// Of the gradients that ranks exchange. f16 and bf16: each rank's sum is rounded to it, and so is the sum over all
-  /// ranks, which is computed in f32.
+  /// Dtype of the gradients that ranks exchange. f16 and bf16: each rank's sum is rounded to it, and so is the sum over
+  /// all ranks, which is computed in f32.
   std::optional<DType> reduce = std::nullopt;
 };
 
@@ -51,7 +51,7 @@ struct ShardedDataParallelOptions {
   int stage = 3;                            ///< 1: optimizer state; 2: also gradients; 3: also parameters
   std::vector<std::string> units = {};      ///< patterns of module paths: "blocks.*"
   int micro_batches_per_rank = 1;           ///< in `backward(x, y, loss_fn)`
-  bool reshard_after_forward = true;        ///< in stage 3: release a unit after forward; false: keep all units whole
+  bool reshard_after_forward = true;        ///< in stage 3: release units after forward; false: keep them gathered
   MixedPrecision mixed_precision = {};      ///< default: none
   bool offload_optimizer = false;           ///< keep the optimizer's parameters and state on cpu:0
   Weighting weighting = Weighting::kEqual;  ///< of micro-batches with different numbers of samples
@@ -73,13 +73,13 @@ class ShardedDataParallel : public TrainingStep<ShardedDataParallel> {
   ShardedDataParallel(const ShardedDataParallel&) = delete;
   ShardedDataParallel& operator=(const ShardedDataParallel&) = delete;
 
-  /// The module's forward. It gathers units, so all ranks must call it. A backward from the result reduces the gradients:
+  /// Runs the module's forward. This gathers units, so all ranks must call it. Backward reduces the gradients:
   ///
   ///     criterion(run(x), y).backward();
   ///
-  /// The results of several calls may contribute to one backward, which ends the step. It must reach a trained parameter
-  /// on every rank. Throws InvalidArgument if `micro_batches_per_rank` is not 1, with Weighting::kSamples, and inside
-  /// `join`.
+  /// The results of several calls may contribute to one backward, which ends the step. The backward must reach a
+  /// trained parameter on every rank. Throws InvalidArgument if `micro_batches_per_rank` is not 1, with
+  /// Weighting::kSamples, and inside `join`.
   Tensor operator()(const Tensor& x);
   Tensor operator()(const std::vector<Tensor>& inputs);  ///< the module's forward_inputs
   nn::Module& module() const;                            ///< the module that was passed to the constructor
@@ -94,21 +94,21 @@ class ShardedDataParallel : public TrainingStep<ShardedDataParallel> {
   // micro-batches of all ranks; inside no_sync, over those of this rank.
 
   /// Scales the gradients of all ranks' pieces so that their norm is at most `max_norm`. The result is bitwise
-  /// identical to nn::clip_grad_norm_ on the whole gradients. Returns the norm before scaling. All ranks must call
-  /// this.
+  /// identical to nn::clip_grad_norm_ on the whole gradients. Returns the norm before scaling. All ranks must call it.
   double clip_grad_norm_(double max_norm);
 
-  /// Gathers all parameters, calls `body`, and releases the parameters; slices of tensor parallelism become whole
-  /// parameters meanwhile, as in the other modes. `body` must not change them. All ranks of the model must call this; `body` may differ between ranks. An exception of `body` is rethrown. Calls may be nested.
+  /// Gathers all parameters, calls `body`, and releases the parameters. Meanwhile slices of tensor parallelism are
+  /// whole parameters, as in the other modes. `body` must not change parameters. All ranks of the model must call this;
+  /// `body` may differ between ranks. An exception of `body` is rethrown. Calls may be nested.
   void gathered(FunctionRef<void()> body);
 
-  /// DistributedDataParallel::join. `options.shadow_step` is required, and must do what `body` does with the gradients of
-  /// a step, because each rank has a part of the model to step:
+  /// As DistributedDataParallel::join. `options.shadow_step` is required, and must do what `body` does with the
+  /// gradients of a step, because each rank has a part of the model to update:
   ///
   ///     run.join(body, {.shadow_step = [&] { run.clip_grad_norm_(1.0); optimizer.step(); }});
   ///
-  /// Inside join gradients have to be set to zero before each step; no_sync, operator() and gathered are refused. When
-  /// all ranks have joined, there is one more step without samples, whose gradients are undefined.
+  /// Inside join call zero_grad before each step; no_sync, operator() and gathered throw InvalidArgument. When all
+  /// ranks have joined, there is one more step without samples, whose gradients are undefined.
   void join(FunctionRef<void()> body, const JoinOptions& options);
 
   /// While the guard exists, backward accumulates this rank's gradients without reducing them, which needs memory for

@@ -6,8 +6,8 @@
 ///     auto group = parallel::init_process_group(
 ///         {.backend = "sim", ..., .backend_options = parallel::SimOptions{.simulation = simulation}});
 ///
-/// The functions declared here are in liblockstep_sim (CMake: lockstep::simulate), which the library loads for the
-/// backend.
+/// The functions declared here are in liblockstep_sim (CMake: lockstep::simulate), which the library loads when the
+/// backend is first used.
 #pragma once
 
 #include <memory>

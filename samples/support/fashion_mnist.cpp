@@ -11,7 +11,7 @@ namespace samples::fashion_mnist {
 
 namespace {
 
-// Opens the images (28, 28), standardised, and the labels of part `name`, "train" or "t10k", in `folder`.
+// Opens part `name`, "train" or "t10k", of the data set in `folder`: standardised images (28, 28), and labels.
 std::shared_ptr<ls::data::IdxDataset> open(const std::string& folder, const std::string& name) {
   const auto images = std::filesystem::path(folder) / (name + "-images-idx3-ubyte.gz");
   const auto labels = std::filesystem::path(folder) / (name + "-labels-idx1-ubyte.gz");

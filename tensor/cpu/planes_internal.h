@@ -1,4 +1,4 @@
-// Shared by the image kernels: the windows of a row that contain an element.
+// Shared by the kernels of convolution and pooling: index ranges of windows that cross the border of the image.
 #pragma once
 
 #include <algorithm>
@@ -12,14 +12,15 @@ struct Range {
   std::int64_t first, last;  // last: one past the end
 };
 
-// The positions p in [0, output) with 0 <= p stride + shift < input.
+// The positions p in [0, output) with 0 <= p * stride + shift < input. None if first >= last.
 inline Range places_inside(std::int64_t input, std::int64_t output, std::int64_t stride, std::int64_t shift) {
   const std::int64_t first = shift >= 0 ? 0 : (-shift + stride - 1) / stride;
   const std::int64_t last = input > shift ? (input - shift + stride - 1) / stride : 0;
   return {first, std::min(output, last)};
 }
 
-// The first element inside the image of a window that begins at `start`.
+// The coordinate of the first element inside the image, for a window that begins at `start`, which is negative in the
+// padding.
 inline std::int64_t first_seen(std::int64_t start, std::int64_t dilation) {
   return start >= 0 ? start : start + (dilation - 1 - start) / dilation * dilation;
 }

@@ -15,13 +15,13 @@ struct TracedRun {
   std::vector<StepView> steps = {};
 };
 
-// Nanoseconds of DataParallel's first device, whose lane lasts as long as the step; of ranks the means. The parts add
-// up to the step.
+// Nanoseconds. With ranks, means over the ranks' lanes; with DataParallel, those of the first device, whose lane lasts
+// as long as the step. The parts add up to the step.
 struct StepCosts {
   int lanes = 0;
   std::int64_t step = 0;  // from the first lane's begin to the last lane's end
   std::int64_t model = 0, optimizer = 0, communication = 0, waiting = 0;
-  std::int64_t apart = 0;  // ranks begin or end the step at different times
+  std::int64_t apart = 0;  // outside of the ranks' lanes, as ranks begin or end the step at different times
   std::int64_t other = 0;
 };
 
@@ -29,12 +29,13 @@ struct StepCosts {
 const StepView& median_step(const std::vector<StepView>& steps);
 StepCosts costs_of(const Run& run, const StepView& step);
 
-// The bytes that a step sends and receives at the end with the most traffic are a multiple of the model's bytes P.
+// The bytes that the device or rank with the most traffic sends and receives in a step, as a multiple of the model's
+// bytes P.
 struct ByteFormula {
   enum class Kind {
     kNone,  // the counters are unknown, or follow no formula
     kHub,   // 2 (n-1) P: DataParallel's first device
-    kRanks  // 2 k (n-1)/n P: in k collectives a rank sends its share, or the others' shares, of P
+    kRanks  // 2 k (n-1)/n P: in each of k passes a rank sends and receives (n-1)/n P
   };
   Kind kind = Kind::kNone;
   int passes = 0;  // k

@@ -1,4 +1,4 @@
-// Answers to the questions of memory that a reader has of a report.
+// Answers to a reader's questions about memory, for a report.
 #pragma once
 
 #include <vector>
@@ -7,8 +7,8 @@
 
 namespace report {
 
-// The memory of the strategies that keep all of the model, and that of the others against it. Runs without traced steps
-// are left out.
+// The memory of the strategies that keep the whole model, and how much more or less the others need. Runs without
+// traced steps are left out. Empty if no strategy keeps the whole model, or for fewer than two runs.
 std::vector<Answer> memory_answers(const std::vector<TracedRun>& runs);
 
 }  // namespace report

@@ -1,4 +1,4 @@
-// A traced run: the traces of its processes, and the facts that the program noted.
+// A traced run: the traces of its processes, and the facts in the traces' notes.
 #pragma once
 
 #include <lockstep/lockstep.h>
@@ -10,8 +10,8 @@
 
 namespace report {
 
-// The losses of an epoch: the mean of its steps, each before its update, and that of the test data at the end. NaN:
-// unknown.
+// The losses of an epoch. `steps`: the mean over its steps of the loss before the update. `test`: the loss on the test
+// data after the epoch. NaN: unknown.
 struct EpochLoss {
   std::int64_t epoch = 0;
   double steps = 0, test = 0;
@@ -26,13 +26,13 @@ struct Counters {
   Links at_start = {}, in_steps = {};
 };
 
-// Bytes of a rank by ShardedDataParallel::plan.
+// Bytes of one rank as ShardedDataParallel::plan predicts them; -1: unknown.
 struct PlannedBytes {
   std::int64_t memory = -1;                      // without activations
   std::int64_t parameters = -1, gradients = -1;  // sent in a step
 };
 
-// Bytes of the model on the rank with most, or in the process. Negative: unknown.
+// Bytes of the model on the rank that needs the most, or in the process. Negative: unknown.
 struct ModelMemory {
   std::int64_t parameters = -1, gradients = -1, optimizer = -1;
   std::int64_t units = -1;  // buffers of a sharded model's units
@@ -44,12 +44,12 @@ struct ModelMemory {
 
 struct Run {
   std::string name = {};  // heading of its column: "ddp"
-  // single, accumulate, dp, ddp, zero1, ..., sharded: with a plan, or ranks: processes without buckets
+  // single, accumulate, dp, ddp, zero1, ..., sharded (a plan was traced) or ranks (several processes without buckets)
   std::string mode = {};
   std::vector<lockstep::Trace> traces = {};  // one for each process
   std::string parameter_hash = {};           // empty: unknown
   std::int64_t gradient_bytes = 0;           // of all parameters; 0: unknown
-  std::int64_t step_ns = 0;                  // a step's time in the whole run, traced or not; 0: unknown
+  std::int64_t step_ns = 0;                  // mean time of a step in the whole run, traced or not; 0: unknown
   ModelMemory memory = {};
   bool is_counted = false;  // `counters` is set; otherwise the bytes are summed from the events
   Counters counters = {};
@@ -68,7 +68,7 @@ std::pair<std::string, std::string> counters_note(const Counters& counters);
 std::pair<std::string, std::string> memory_note(const ModelMemory& memory);
 std::pair<std::string, std::string> losses_note(const std::vector<EpochLoss>& losses);
 
-// The last plan in a trace; -1: there is none.
+// The bytes of the last plan in a trace; -1 without a plan.
 PlannedBytes planned_in(const lockstep::Trace& trace);
 
 // Groups traces by the names of their processes: "ddp rank 0" and "ddp rank 1" are the run "ddp". A process without a

@@ -1,4 +1,4 @@
-// The roofline of one thread: its rate of operations and of bytes, and how near to them operations come.
+// The roofline of one thread: its peak rates of arithmetic and of memory, and how near operations come to the roof.
 #include <lockstep/lockstep.h>
 
 #include <algorithm>
@@ -6,8 +6,9 @@
 #include <cstdio>
 
 namespace ls = lockstep;
+// The least time of 7 calls: other programs can only make a call slower.
 double seconds_of(const auto& call) {
-  double least = 1e9;  // other programs only make a call slower
+  double least = 1e9;
   for (int i = 0; i < 7; ++i) {
     const auto begin = std::chrono::steady_clock::now();
     call();
@@ -18,7 +19,7 @@ double seconds_of(const auto& call) {
 
 int main() {
   ls::set_num_threads(1);
-  constexpr std::int64_t kLong = 1 << 25, kIn = 4096, kOut = 8192;  // 134 MB of each: no cache holds it
+  constexpr std::int64_t kLong = 1 << 25, kIn = 4096, kOut = 8192;  // 134 MB each: no cache holds it
   const ls::Tensor a = ls::ones({kLong}), b = ls::ones({kLong}), weight = ls::randn({kIn, kOut});
   const ls::Tensor square = ls::randn({1024, 1024});
   const double peak = 2.0 * 1024 * 1024 * 1024 / seconds_of([&] { ls::matmul(square, square); });
@@ -35,6 +36,6 @@ int main() {
   for (const int m : {1, 4, 16, 64, 256}) {
     const ls::Tensor x = ls::randn({m, kIn});
     row(m, "linear", 2.0 * m * kIn * kOut, 4.0 * (kIn * kOut + m * (kIn + kOut)),
-        seconds_of([&] { matmul(x, weight); }));
+        seconds_of([&] { ls::matmul(x, weight); }));
   }
 }

@@ -1,4 +1,4 @@
-// Detection of lost and late ranks by a MessageGroup, failure reports to other ranks, and the group's end.
+// How a MessageGroup detects lost and late ranks, reports failures to the other ranks, and ends.
 #include <algorithm>
 
 #include "lockstep/base/check_internal.h"
@@ -7,7 +7,7 @@
 namespace lockstep::parallel {
 namespace {
 
-constexpr std::chrono::seconds kNewsPatience{1};      // a failing rank reports the reason before it disconnects
+constexpr std::chrono::seconds kUntilReported{1};     // a failing rank reports the reason before it disconnects
 constexpr std::chrono::milliseconds kUntilSent{200};  // for sending a failure report, or data before it
 
 void set_text(FailedSteps& steps, std::string_view text) {
@@ -41,7 +41,7 @@ bool MessageGroup::is_needed(const MessageWork& work, int peer) {
                      [&](const auto& step) { return std::ranges::any_of(step.needs, is_missed); });
 }
 
-// True if the rank's part of an operation has not reached this rank, which may wait for it by way of others.
+// True if the peer's part of an operation has not reached this rank. Other ranks may have to pass it on.
 bool MessageGroup::is_missing(const MessageWork& work, int peer) {
   if (work.begun || work.call.is_message()) return is_needed(work, peer);
   return !rounds_[work.round].held.contains(peer);
@@ -52,8 +52,8 @@ bool MessageGroup::is_second_hand(const Failure& report, int peer) const {
   return has_left(report.reason) && report.culprit != global_rank(peer);
 }
 
-// Liveness check after a slice of waiting for one rank. Throws PeerLost if another rank that is needed later is lost
-// or has reported a failure, or if the deadline has passed.
+// Liveness check on a transport that blocks, after a slice of waiting for one rank. Throws PeerLost if another rank
+// that is needed later is lost or has reported a failure, or if the deadline has passed.
 void MessageGroup::check_hope(const MessageWork& work, int waited_for, Deadline& deadline) {
   queue_of(work.call).waits_for.store(global_rank(waited_for), std::memory_order_relaxed);
   liveness_->answer_questions();
@@ -62,15 +62,15 @@ void MessageGroup::check_hope(const MessageWork& work, int waited_for, Deadline&
   if (failed != kNobody) throw PeerLost{failed, "", false};
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_ || peer == waited_for || !transport_->is_closed(peer)) continue;
-    Deadline patience(kNewsPatience);
-    const std::optional<Failure> report = report_of(work, peer, &patience);
+    Deadline report_deadline(kUntilReported);
+    const std::optional<Failure> report = report_of(work, peer, &report_deadline);
     if (report ? !has_left(report->reason) || is_second_hand(*report, peer) : is_missing(work, peer))
       throw PeerLost{peer, "its connection is closed", false};
   }
   if (deadline.passed()) throw PeerLost{waited_for, "", true};
 }
 
-// Liveness check for the front of a queue that no other thread works on, if the transport does not block.
+// Liveness check on a transport that does not block, for the front of a queue that no other thread works on.
 void MessageGroup::check_liveness(Queue& queue, std::unique_lock<std::mutex>& lock, Deadline& deadline) {
   const std::shared_ptr<MessageWork> front = queue.works.front();
   queue.is_driven = true;
@@ -82,15 +82,15 @@ void MessageGroup::check_liveness(Queue& queue, std::unique_lock<std::mutex>& lo
       if (peer == rank_) continue;
       std::optional<Failure> report = report_of(*front, peer, nullptr);
       if (!report && transport_->is_closed(peer)) {
-        Deadline patience(kNewsPatience);
-        report = report_of(*front, peer, &patience);
+        Deadline report_deadline(kUntilReported);
+        report = report_of(*front, peer, &report_deadline);
         if (!report && (is_missing(*front, peer) || (front->begun && is_needed(*front, kAnyRank))))
           throw PeerLost{peer, "its connection is closed", false};
       }
       bool is_missed = is_needed(*front, peer);  // after the report: earlier messages have been received by then
       const bool is_leaving = report && has_left(report->reason) && transport_->has_connections();
-      for (Deadline patience(kUntilSent); is_leaving && is_missed && !patience.passed();)
-        is_missed = is_needed(*front, peer);  // its data arrives on another connection than the report
+      for (Deadline data_deadline(kUntilSent); is_leaving && is_missed && !data_deadline.passed();)
+        is_missed = is_needed(*front, peer);  // the rank's data arrives on another connection than its report
       if (is_missed && (needed == kNobody || peer == next)) needed = peer;
       if (!report || (has_left(report->reason) && !is_second_hand(*report, peer) && !is_missed))
         continue;  // the rank has done its part
@@ -146,20 +146,20 @@ MessageGroup::Failure MessageGroup::failure_of(const MessageWork& work, Poison r
 MessageGroup::Failure MessageGroup::explain(const MessageWork& work, const PeerLost& lost) {
   if (const int failed = find_failed_step(work, false); failed != kNobody) return explain_failed_step(work, failed);
   if (lost.late) return explain_delay(work, std::max(lost.peer, 0));
-  Deadline patience(kNewsPatience);
-  const std::optional<Failure> report = lost.peer >= 0 ? report_of(work, lost.peer, &patience) : std::nullopt;
+  Deadline deadline(kUntilReported);
+  const std::optional<Failure> report = lost.peer >= 0 ? report_of(work, lost.peer, &deadline) : std::nullopt;
   if (!report) return failure_of(work, Poison::kLost, lost.peer >= 0 ? global_rank(lost.peer) : kNobody, lost.why);
   if (const int failed = find_failed_step(work, false); failed != kNobody) return explain_failed_step(work, failed);
   return report->reason == Poison::kLeftByError ? explain_departure(work, *report) : *report;
 }
 
-// Explains a rank that left because of an error. If the error was the end of a third rank, seen in another group, that
-// rank's connection closes here, too.
+// Returns the failure for a rank that left because of an error. If the error was the loss of a third rank in another
+// group, the third rank's connection closes in this group, too, and the third rank is to blame.
 MessageGroup::Failure MessageGroup::explain_departure(const MessageWork& work, const Failure& departure) {
-  for (Deadline patience(kUntilSilent); transport_->has_connections() && !patience.passed();) {
+  for (Deadline deadline(kUntilSilent); transport_->has_connections() && !deadline.passed();) {
     for (int peer = 0; peer < size_; ++peer) {
       if (peer == rank_ || global_rank(peer) == departure.culprit || !transport_->is_closed(peer)) continue;
-      const std::optional<Failure> report = report_of(work, peer, &patience);
+      const std::optional<Failure> report = report_of(work, peer, &deadline);
       if (!report) return failure_of(work, Poison::kLost, global_rank(peer));
       if (!has_left(report->reason)) return *report;
     }
@@ -168,7 +168,7 @@ MessageGroup::Failure MessageGroup::explain_departure(const MessageWork& work, c
   return departure;
 }
 
-// Explains a timeout. Another rank may have reported the failure before.
+// Returns the failure for a timeout, or the one that another rank has reported meanwhile.
 MessageGroup::Failure MessageGroup::explain_delay(const MessageWork& work, int waited_for) {
   const bool transfer = work.call.is_message();
   std::vector<int> late;
@@ -181,7 +181,7 @@ MessageGroup::Failure MessageGroup::explain_delay(const MessageWork& work, int w
   const std::vector<int> all_late = global_ranks(late);
   std::vector<int> silent = find_silent(all_late, global_rank(first), global_rank(rank_),
                                         [&](const std::vector<int>& ranks) { return liveness_->ask(ranks); });
-  if (silent.empty()) silent = {global_rank(first)};  // not all: some may have arrived, and others pass nothing on
+  if (silent.empty()) silent = {global_rank(first)};  // not all late ones: parts of some may wait at other ranks
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
     const std::optional<Failure> report = report_of(work, peer, nullptr);
@@ -195,8 +195,8 @@ MessageGroup::Failure MessageGroup::explain_delay(const MessageWork& work, int w
 
 // --- failed steps ---------------------------------------------------------------------------------------------------
 
-// A rank whose step an exception has ended tells the others, and goes on. If the same collectives came before the
-// exceptions of all ranks, nobody waits for a rank that does not come.
+// Tells the other ranks that an exception has ended this rank's step. The group stays usable: if the steps of all ranks
+// end after the same collectives, no rank waits for a collective that another one never starts.
 std::uint32_t MessageGroup::step_failed(std::uint64_t next, const std::string& why) {
   std::uint64_t unfinished = next;
   {
@@ -219,7 +219,7 @@ std::uint32_t MessageGroup::step_failed(std::uint64_t next, const std::string& w
   return own.count;
 }
 
-// Called by any thread of this rank while it waits.
+// Reads the reports of failed steps that have arrived. Called by any thread of this rank while it waits.
 void MessageGroup::read_failed_steps() {
   const std::lock_guard lock(news_mutex_);
   try {
@@ -246,8 +246,8 @@ int MessageGroup::find_failed_step(const MessageWork& work, bool is_waited_for) 
   for (int peer = 0; peer < size_; ++peer) {
     const FailedSteps& steps = failed_steps_[static_cast<std::size_t>(peer)];
     const bool never_starts = steps.count > work.call.failed_steps && work.call.number >= steps.next;
-    // A rank may have to wait for an operation to do its part. Its step has failed before it came so far, unlike this
-    // rank's, so it does not wait.
+    // A peer that has started the operation may still have to wait for others to finish its own part. If its step
+    // failed before that, and this rank's step has not failed, the peer never waits.
     const bool never_waits = is_waited_for && steps.count > own && work.call.number >= steps.unfinished;
     if (never_starts || never_waits) return peer;
   }
@@ -257,7 +257,7 @@ int MessageGroup::find_failed_step(const MessageWork& work, bool is_waited_for) 
 MessageGroup::Failure MessageGroup::explain_failed_step(const MessageWork& work, int rank) {
   const FailedSteps& steps = failed_steps_[static_cast<std::size_t>(rank)];
   std::string what;
-  for (Deadline patience(kNewsPatience); !patience.passed();) {  // the rank's operation may have come before its news
+  for (Deadline deadline(kUntilReported); !deadline.passed();) {  // the rank's header may arrive before its report
     liveness_->answer_questions();
     read_failed_steps();
     {
@@ -265,15 +265,15 @@ MessageGroup::Failure MessageGroup::explain_failed_step(const MessageWork& work,
       if (steps.count > work.call.failed_steps || rank == rank_) what = printable(steps.text);
     }
     if (!what.empty()) break;
-    std::this_thread::sleep_for(kBetweenAnswers);  // messages of several ranks can only be polled
+    std::this_thread::sleep_for(kBetweenAnswers);  // a receive from any rank can only be polled
   }
   return failure_of(work, Poison::kFailed, global_rank(rank), what);
 }
 
 // --- failure reports ------------------------------------------------------------------------------------------------
 
-// Returns the failure that a rank has reported; nothing if it has not, or has not by the deadline. A rank that leaves
-// after a failed step repeats its news, which its goodbye may have overtaken.
+// Returns the failure that a rank has reported by the deadline (null: by now), or nothing. A rank that leaves after a
+// failed step repeats the report of that step, because the two messages may arrive in either order.
 std::optional<MessageGroup::Failure> MessageGroup::report_of(const MessageWork& work, int peer, Deadline* deadline) {
   const auto r = static_cast<std::size_t>(peer);
   const std::lock_guard lock(news_mutex_);
@@ -309,11 +309,11 @@ void MessageGroup::tell_others(Poison reason, int global_culprit, const std::str
   }
   if (reason == Poison::kLeft) return;
   // This process may end immediately, which would discard unsent reports.
-  Deadline patience(kUntilSent);
+  Deadline deadline(kUntilSent);
   for (const auto& request : own_news_) {
     try {
-      while (!transport_->finish(*request, &patience) && !transport_->is_closed(request->peer()) &&
-             !patience.passed()) {
+      while (!transport_->finish(*request, &deadline) && !transport_->is_closed(request->peer()) &&
+             !deadline.passed()) {
       }
     } catch (const PeerLost&) {
       // The rank is the culprit, or detects the failure itself.
@@ -321,7 +321,7 @@ void MessageGroup::tell_others(Poison reason, int global_culprit, const std::str
   }
 }
 
-// Ends all operations after a failure, except those that a thread still works on. The lock must be held.
+// Ends all operations after a failure, except those that a thread still works on. mutex_ must be locked.
 void MessageGroup::end_queues() {
   for (Queue& queue : queues_) {
     if (queue.is_driven) continue;

@@ -12,7 +12,7 @@ namespace {
 constexpr std::size_t kHeadersAhead = 4;                 // receives posted in advance
 constexpr std::size_t kTransferBytes = 16 * 1024;        // maximum of data after a header of send and recv
 constexpr std::size_t kTransferBytesOfAll = 128 * 1024;  // maximum of data after those headers of all ranks
-constexpr int kPollsBetweenClocks = 16;                  // polls between two looks at the clock
+constexpr int kPollsBetweenClocks = 16;                  // polls between two readings of the clock
 constexpr std::chrono::milliseconds kBetweenChecks{1};
 
 }  // namespace
@@ -60,7 +60,7 @@ MessageGroup::~MessageGroup() {
   std::unique_lock lock(mutex_);
   if (std::uncaught_exceptions() == 0) {  // during an exception peers may never arrive
     std::vector<std::shared_ptr<MessageWork>> dropped;
-    for (int i = 0; i <= size_; ++i) {  // without receives: dropped ones need not finish
+    for (int i = 0; i <= size_; ++i) {  // collectives and sends; dropped receives need not finish
       const auto& works = queues_[static_cast<std::size_t>(i)].works;
       dropped.insert(dropped.end(), works.begin(), works.end());
     }
@@ -100,7 +100,7 @@ MessageGroup::Queue& MessageGroup::queue_of(const Call& call) {
   return queues_[static_cast<std::size_t>(1 + (call.kind == Kind::kSend ? 0 : size_) + call.root)];
 }
 
-// True if this rank has sent all that the operation needs of it. (gloo sends by itself.)
+// True if this rank has nothing more to send for the operation. (Gloo completes started sends in a thread of its own.)
 bool MessageGroup::only_receives(const MessageWork& work) const {
   if (work.call.kind == Kind::kSend) return true;
   const auto rest = rounds_.begin() + static_cast<std::ptrdiff_t>(work.rounds_sent);
@@ -134,7 +134,7 @@ std::shared_ptr<Work> MessageGroup::start(Call call) {
 
 // --- driving --------------------------------------------------------------------------------------------------------
 
-// Posts the first receives from a peer.
+// Posts the first receives from a peer on a channel.
 void MessageGroup::open(PostedHeaders& posted, int peer, Channel channel, std::size_t bytes) {
   posted.peer = peer;
   posted.channel = channel;
@@ -147,11 +147,11 @@ void MessageGroup::post_slot(PostedHeaders& posted, PostedHeaders::Slot slot) {
   try {
     last.request = transport_->receive(posted.peer, posted.channel, last.memory.data(), last.memory.size());
   } catch (const PeerLost&) {
-    last.request = nullptr;  // the peer has left; a later listen() to the slot throws
+    last.request = nullptr;  // the peer has left; receive_header throws for this slot
   }
 }
 
-// Returns whether a request is complete. With a deadline, on a transport that blocks, returns only when it is
+// Returns whether a request is complete. With a deadline, on a transport that blocks, returns only when the request is
 // complete.
 bool MessageGroup::finish(const MessageWork& work, Request& request, Deadline* deadline) {
   while (!transport_->finish(request, deadline)) {
@@ -172,8 +172,8 @@ void MessageGroup::recycle(PostedHeaders& posted) {
   post_slot(posted, std::move(slot));
 }
 
-// Advances an operation as far as possible: to its end with a deadline on a transport that blocks. Returns whether it
-// is complete.
+// Advances an operation as far as possible: with a deadline, on a transport that blocks, to its end. Returns whether
+// the operation is complete.
 bool MessageGroup::advance(MessageWork& work, Deadline* deadline) {
   const auto finish_all = [&](Requests& requests) {
     for (; !requests.empty(); requests.pop_back()) {
@@ -261,18 +261,21 @@ void MessageGroup::wait(MessageWork& work) {
   std::unique_lock lock(mutex_);
   Queue& queue = queue_of(work.call);
   Deadline deadline(timeout_);
-  Deadline::Clock::time_point looked = Deadline::Clock::now();
+  Deadline::Clock::time_point last_check = Deadline::Clock::now();
   for (int polls = 1; !work.over; ++polls) {
     if (transport_->blocks()) {
-      Deadline own(timeout_);
-      queue.is_driven ? changed_.wait(lock) : static_cast<void>(run_front(queue, lock, &own));
+      Deadline front_deadline(timeout_);
+      if (queue.is_driven)
+        changed_.wait(lock);
+      else
+        run_front(queue, lock, &front_deadline);
       continue;
     }
     poll_queues(lock);
     if (work.over || polls % kPollsBetweenClocks != 0 || queue.is_driven) continue;
-    if (Deadline::Clock::now() - looked < kBetweenChecks) continue;
+    if (Deadline::Clock::now() - last_check < kBetweenChecks) continue;
     check_liveness(queue, lock, deadline);
-    looked = Deadline::Clock::now();
+    last_check = Deadline::Clock::now();
   }
 }
 

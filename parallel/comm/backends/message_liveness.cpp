@@ -63,7 +63,7 @@ std::vector<int> MessageLiveness::ask(const std::vector<int>& ranks) {
     }
   }
   std::vector<int> answers(ranks.size(), kNoAnswer);
-  for (Deadline patience(kUntilSilent); !patience.passed();) {
+  for (Deadline deadline(kUntilSilent); !deadline.passed();) {
     answer_questions();
     {
       const std::lock_guard lock(mutex_);

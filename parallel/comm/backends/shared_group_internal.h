@@ -1,9 +1,9 @@
 // The engine of the shared-memory backends, local (threads) and shm (processes). Waiting ranks do the work.
 //
 // Launching an operation copies this rank's data into shared memory (communication memory needs no copy) and records
-// its arrival. Waiting spins briefly until all ranks have arrived, then claims tasks, those of the rank's own share
-// first, until none is left; then it sleeps. So once all ranks have launched, a single waiting rank can finish the
-// operation.
+// that the rank has arrived. A waiting rank spins briefly until all ranks have arrived, then claims tasks, those of its
+// own share first, until none is left, and then sleeps. So once all ranks have launched an operation, a single waiting
+// rank can finish it.
 #pragma once
 
 #include <algorithm>
@@ -26,17 +26,17 @@ namespace lockstep::parallel {
 class SharedGroup;
 class Transfer;
 
-// Where the ranks' data of an operation is: rank r's begins at offset + r * step of its block.
+// Where the ranks' data of an operation is: rank r's data begins offset + r * step bytes into rank r's block.
 struct Location {
   std::byte* of(int rank) const { return segment->block(rank) + offset + static_cast<std::size_t>(rank) * step; }
   std::uint64_t place() const { return id << 48 | offset; }  // for the fingerprint
 
   const Segment* segment = nullptr;  // kept alive by the call's tensor, or the arena
   std::size_t offset = 0, step = 0;
-  std::uint64_t id = 0;  // of communication memory: position among the group's allocations
+  std::uint64_t id = 0;  // of communication memory: number of the group's allocation
 };
 
-// A piece of a call that is exchanged in one step: elements [first, first + count) of every rank's part.
+// A call, or one piece of a large call: elements [first, first + count) of every rank's part.
 class Operation final : public GroupWork<SharedGroup, Operation> {
  public:
   Operation(SharedGroup* group, std::shared_ptr<const Call> call) : GroupWork(group), call(std::move(call)) {}
@@ -48,7 +48,7 @@ class Operation final : public GroupWork<SharedGroup, Operation> {
   Path path = Path::kArrivalsOnly;
   std::int64_t first = 0, count = 0;
   std::uint64_t sequence = 0;
-  std::uint64_t inline_number = 0;          // kInline: position among the small operations
+  std::uint64_t inline_number = 0;          // kInline: number of the small operation
   Location in = {}, out = {};               // kDirect, kStaged
   std::size_t region = 0;                   // kStaged: offset of the data in each block of the arena
   bool single_task = false;                 // too small to be shared
@@ -56,8 +56,8 @@ class Operation final : public GroupWork<SharedGroup, Operation> {
   std::vector<std::uint64_t> tasks;         // number of tasks in each rank's share
   std::vector<std::uint64_t> claimed_from;  // the slot's claim counters before the operation
   std::uint64_t done_at = 0;                // the slot's done counter after all tasks
-  std::uint64_t tickets_from = 0;           // kArrival: the slot's ticket counter before the operation
-  std::vector<int> order = {};              // kArrival: ranks in the order of arrival, once needed
+  std::uint64_t tickets_from = 0;           // Reduction::kArrival: the slot's ticket counter before the operation
+  std::vector<int> order = {};              // Reduction::kArrival: ranks in the order of arrival, once needed
   unsigned polls = 0;                       // calls of is_completed that have found it incomplete
   bool agreed = false;                      // all ranks have arrived with the same fingerprint
 };
@@ -162,11 +162,11 @@ class SharedGroup final : public Backend {
   std::shared_ptr<SharedLiveness> liveness_;
   GroupFailure failure_;  // why the group is unusable
 
-  Deadline::Clock::time_point departed_{};  // when this rank first saw that a rank it needs has left by an error
+  Deadline::Clock::time_point departed_{};  // when this rank first saw that a needed rank has left because of an error
   std::uint64_t next_sequence_ = 0, next_inline_ = 0, inline_finished_ = 0, next_segment_ = 1;
   std::array<std::shared_ptr<Operation>, kSlots> in_flight_;
   std::uint64_t oldest_ = 0;                                       // no operation before it is in flight
-  std::array<std::vector<std::uint64_t>, kSlots> claimed_so_far_;  // each slot's counters in this rank's history
+  std::array<std::vector<std::uint64_t>, kSlots> claimed_so_far_;  // by slot: counters after all launched operations
   std::array<std::uint64_t, kSlots> done_so_far_{}, tickets_so_far_{};
   std::vector<CommunicationMemory> communication_memory_;
   std::shared_ptr<Segment> arena_;  // ring of staged data, as large as needed so far
@@ -174,7 +174,7 @@ class SharedGroup final : public Backend {
   std::vector<std::shared_ptr<Transfer>> transfers_;
 };
 
-// Nothing wakes this rank for messages of other groups, so it looks for them.
+// Messages of other groups do not wake this rank, so it looks for them at this interval.
 inline constexpr std::chrono::milliseconds kProgressSlice(1);
 
 // Spins, then sleeps in slices until `is_done`. Calls `look`, a liveness check, after every slice.
@@ -198,7 +198,7 @@ void SharedGroup::wait_until(Check is_done, Look look) {
 }
 
 // --- copies and tasks of an operation (shared_tasks.cpp) ---
-std::size_t region_bytes(const Operation& op, int size);  // of each rank, for the whole piece
+std::size_t region_bytes(const Operation& op, int size);  // per rank
 void lay_out(Operation& op, const Segment& arena, int size);
 void copy_in(const Operation& op, int rank, int size);
 void copy_out(const Operation& op, int rank, int size);

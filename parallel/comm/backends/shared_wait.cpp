@@ -1,4 +1,4 @@
-// Waiting, during which a SharedGroup does its work, and the detection of failures.
+// How the ranks of a SharedGroup wait, doing the group's work meanwhile, and how they detect failures.
 #include <algorithm>
 
 #include "lockstep/base/check_internal.h"
@@ -10,7 +10,7 @@
 namespace lockstep::parallel {
 namespace {
 
-constexpr std::chrono::milliseconds kUntilEnded{100};  // from the end of a process's connections to its own
+constexpr std::chrono::milliseconds kUntilEnded{100};  // from the end of a process's connections to the process's end
 
 // Describes two calls that differ: "all_reduce of 2 f32 (sum), rank 1 all_reduce of 3 f32 (sum)".
 std::string disagreement(const Fingerprint& own, const PurposeName& purpose, const std::string& peer,
@@ -109,8 +109,7 @@ bool SharedGroup::all_arrived(const Operation& op) const {
   return true;
 }
 
-// Compares the fingerprints of all ranks. A rank whose slot has a later operation has completed this one, and so
-// agreed.
+// Compares the fingerprints of all ranks. A rank whose slot has a later operation has completed this one, so it agreed.
 void SharedGroup::compare_fingerprints(Operation& op) {
   const std::size_t slot = op.sequence % kSlots;
   const Arrival& own = control_.arrival(slot, rank_);
@@ -153,12 +152,12 @@ void SharedGroup::take_order(Operation& op) {
   std::vector<int> order(static_cast<std::size_t>(size_), -1);
   for (int r = 0; r < size_; ++r) {
     const Arrival& arrival = control_.arrival(op.sequence % kSlots, r);
-    const std::uint64_t place = arrival.ticket.load(std::memory_order_relaxed) - op.tickets_from;
-    if (place >= order.size() || order[place] >= 0)
+    const std::uint64_t position = arrival.ticket.load(std::memory_order_relaxed) - op.tickets_from;
+    if (position >= order.size() || order[position] >= 0)
       fail(Poison::kDisagreed, r,
-           fmt::format("{}: ranks disagree: {} reports arrival number {} of {}", op.call->describe(), text_of(r), place,
-                       size_));
-    order[place] = r;
+           fmt::format("{}: ranks disagree: {} reports arrival number {} of {}", op.call->describe(), text_of(r),
+                       position, size_));
+    order[position] = r;
   }
   op.order = std::move(order);
 }
@@ -186,23 +185,23 @@ void SharedGroup::finish(Operation& op) {
   if (slot.get() == &op) slot = nullptr;  // last, because the slot may be the only owner
 }
 
-// Liveness check, called once per slice while waiting. Without a deadline it is called by is_completed.
+// Liveness check, called once per slice while waiting. is_completed calls it without a deadline.
 void SharedGroup::check_liveness(const Call& call, std::uint64_t sequence, Deadline* deadline) {
   const std::size_t slot = sequence % kSlots;
   const auto has_arrived = [&](int r) {
     return control_.arrival(slot, r).sequence.load(std::memory_order_acquire) > sequence;
   };
   const auto is_busy = [&](int r) { return control_.rank(r).busy.load(std::memory_order_acquire) == sequence + 1; };
-  const std::string first = formation_failure();
+  const std::string formation = formation_failure();
   bool have_all_arrived = true;
   for (int r = 0; r < size_; ++r) have_all_arrived = have_all_arrived && has_arrived(r);
-  if (!first.empty() && !have_all_arrived) raise_outcome(first);
+  if (!formation.empty() && !have_all_arrived) raise_outcome(formation);
   std::vector<int> late;
   for (int r = 0; r < size_; ++r) {
     if (r == rank_ || (has_arrived(r) && !is_busy(r))) continue;
     if (control_.rank(r).failed_steps.load(std::memory_order_acquire) > call.failed_steps && !has_arrived(r))
       fail_step(call, r);
-    if (gone(r)) {  // check again: the rank may have done its part before it left
+    if (gone(r)) {  // checked again: the rank may have done its part before it left
       if (has_arrived(r) && !is_busy(r)) continue;
       fail_if_gone(call, r);
     }
@@ -221,8 +220,8 @@ void SharedGroup::check_liveness(const Call& call, std::uint64_t sequence, Deadl
             not_complete(call, timeout_, text.empty() ? "all ranks have arrived, and none works on it" : text));
 }
 
-// The failure that the store holds while the group is made. The store knows the rank that ended or failed first, which
-// here looks like the ranks that ended because of it.
+// The failure that the store holds while the group is being formed; empty if there is none. The store knows the rank
+// that ended or failed first, which this rank cannot tell from the ranks that ended because of it.
 std::string SharedGroup::formation_failure() {
   if (watch_ && watch_->is_finished()) watch_ = nullptr;
   try {
@@ -232,23 +231,24 @@ std::string SharedGroup::formation_failure() {
   }
 }
 
+// Publishes the rank that this rank waits for, and counts this liveness check.
 void SharedGroup::say_waits_for(int rank) {
   const int own = global_rank(rank_);
   liveness_->waits_for(own).store(static_cast<std::uint32_t>(global_rank(rank) + 1), std::memory_order_relaxed);
   liveness_->looks(own).fetch_add(1, std::memory_order_release);
 }
 
-// Called after a timeout. Returns the late ranks that are to blame, as global ranks, or a rank that they wait for, which
-// may be outside this group: a rank that waits in any group repeats its liveness check; a suspended or computing rank
+// Called after a timeout. Returns the ranks to blame, as global ranks: late ones, or a rank that these wait for, which
+// may be outside this group. A rank that waits, in any group, repeats its liveness check; a suspended or computing rank
 // does not.
 std::vector<int> SharedGroup::find_silent(const Call& call, const std::vector<int>& late) {
   std::vector<std::uint32_t> looks;
   const auto looks_of = [&](int global) { return liveness_->looks(global).load(std::memory_order_acquire); };
   for (int global = 0; global < liveness_->size; ++global) looks.push_back(looks_of(global));
-  for (Deadline patience(kUntilSilent); !patience.passed();) {
+  for (Deadline deadline(kUntilSilent); !deadline.passed();) {
     {
       Sleeper sleeper(control_.header());
-      sleeper.sleep(patience.slice());
+      sleeper.sleep(deadline.slice());
     }
     fail_if_poisoned(call);  // another rank may have detected the failure
     if (!late.empty()) say_waits_for(late.front());
@@ -279,15 +279,15 @@ bool SharedGroup::gone(int rank) { return departure(rank) != Departure::kNone ||
 void SharedGroup::fail_if_gone(const Call& call, int rank) {
   if (!gone(rank)) return;
   fail_if_poisoned(call);  // the rank's own report
-  // An exception may have ended its step between this rank's look for that and the look for gone ranks.
+  // An exception may have ended the rank's step after the caller checked for failed steps.
   if (control_.rank(rank).failed_steps.load(std::memory_order_acquire) > call.failed_steps) fail_step(call, rank);
   const Departure how = departure(rank);
   const auto fail_if_ended = [&](int r) {
     const std::string lost = departure(r) == Departure::kNone ? memory_->lost(r) : "";
     if (!lost.empty()) fail(Poison::kLost, r, fmt::format("{}: {} is gone: {}", call.describe(), text_of(r), lost));
   };
-  // A rank that has started an operation leaves before it ends, unless it is killed. A rank that has not may have failed
-  // while it joined the group, because another one was killed.
+  // A rank that has started an operation leaves before its process ends, unless it is killed, so look for these ranks
+  // first. A rank that has started none may have failed while it joined the group, because another one was killed.
   const auto has_joined = [&](int r) { return control_.arrival(0, r).sequence.load(std::memory_order_acquire) > 0; };
   for (const bool joined : {true, false}) {
     if (has_joined(rank) == joined) fail_if_ended(rank);
@@ -308,7 +308,7 @@ void SharedGroup::fail_if_poisoned(const Call& call) {
     give_up(GroupFailure(fmt::format("{}: {}", call.describe(), poison_text(poison)), is_timeout(poison)));
 }
 
-// Fails because an exception has ended a step of `rank`, but not that of all ranks.
+// Fails because an exception has ended a step of `rank`, but not the same step of all ranks.
 void SharedGroup::fail_step(const Call& call, int rank) {
   report(Poison::kFailed, global_rank(rank));
   fail_if_poisoned(call);
@@ -330,15 +330,15 @@ std::uint32_t SharedGroup::step_failed(std::uint64_t /*next*/, const std::string
   return failed;
 }
 
-// Explains a broken connection to another rank: a rank has ended, or is ending (its sockets close first).
+// Fails because a connection to another rank is broken: a rank has ended, or is ending (its sockets close first).
 void SharedGroup::fail_broken(const Call& call, const std::string& why) {
-  for (Deadline patience(kUntilSilent); !patience.passed();) {
+  for (Deadline deadline(kUntilSilent); !deadline.passed();) {
     fail_if_poisoned(call);
     for (int r = 0; r < size_; ++r) {
       if (r != rank_) fail_if_gone(call, r);
     }
     Sleeper sleeper(control_.header());
-    sleeper.sleep(patience.slice());
+    sleeper.sleep(deadline.slice());
   }
   fail(Poison::kLost, 0, fmt::format("{}: {}", call.describe(), why));
 }
@@ -349,7 +349,7 @@ void SharedGroup::fail(Poison reason, int culprit, const std::string& message) {
   give_up(GroupFailure(message));
 }
 
-// The same after a timeout. The culprit may be a rank of another group.
+// As `fail`, after a timeout. The culprit may be outside this group.
 void SharedGroup::fail_late(int global_culprit, const std::string& message) {
   report(Poison::kLate, global_culprit);
   give_up(GroupFailure(message, /*late=*/true));
@@ -364,7 +364,7 @@ void SharedGroup::fail_alone(const Call& call, const LocalFailure& error) {
   throw DeviceError(text);
 }
 
-// The first report of any rank counts.
+// Stores a report for all ranks, unless a rank has stored one before.
 void SharedGroup::report(Poison reason, int global_culprit) {
   std::uint64_t none = 0;
   const std::uint64_t poison =
