@@ -82,6 +82,10 @@ const KernelTable& kernels(Device device) {
 const KernelTable& cpu_kernels() { return *chosen().table; }
 
 const char* cpu_level() { return chosen().name; }
-std::string cpu_description() { return fmt::format("{}, {}", cpu_level(), cpu::onednn_version()); }
+std::string cpu_description() {
+  std::int64_t workspace = 0;
+  cpu_kernels().gemm_workspace({}, kBFloat16, &workspace);
+  return fmt::format("{}, {}{}", cpu_level(), cpu::onednn_version(), workspace < 0 ? "" : ", bf16 products");
+}
 
 }  // namespace lockstep

@@ -7,6 +7,7 @@
 
 #include <utility>
 
+#include "lockstep/tensor/cpu/bf16_product_internal.h"
 #include "lockstep/tensor/cpu/loops_internal.h"
 #include "lockstep/tensor/cpu/onednn_internal.h"
 #include "lockstep/tensor/cpu/packets_internal.h"
@@ -206,7 +207,12 @@ void product_with_bias(const Problem<T>& g, const T* bias) {
 
 }  // namespace
 
+void gemm_workspace(const Gemm& gemm, DType dtype, std::int64_t* elements) {
+  *elements = dtype == kBFloat16 ? bf16_workspace(gemm) : dtype == kFloat16 ? -1 : 0;
+}
+
 void gemm(const Gemm& gemm, DType dtype) {
+  if (dtype == kBFloat16) return bf16_product(gemm);
   for_float(dtype, [&]<class T>(T) {
     const T* bias = as<T>(gemm.bias);
     const bool cut = gemm.m >= 2 * kBlockRows && gemm.m * gemm.n * gemm.k >= kShareFrom;

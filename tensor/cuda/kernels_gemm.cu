@@ -80,6 +80,8 @@ void run_product(const Gemm& g, DType dtype) {
 }  // namespace
 
 // cuBLAS takes one batch dimension, so there is a product for each index of the outer ones.
+void gemm_workspace(const Gemm&, DType, std::int64_t* elements) { *elements = 0; }
+
 void gemm(const Gemm& g, DType dtype) {
   for_floating(dtype, [&]<class T>(T) {
     for (std::int64_t i = 0; i < (g.outer ? g.outer->numel : 1); ++i) {

@@ -79,6 +79,7 @@ struct Gemm {
   const void* bias = nullptr;
   std::int64_t batch = 1, a_step = 0, b_step = 0, out_step = 0;
   const Loop<3>* outer = nullptr;
+  void* workspace = nullptr;
 };
 
 inline constexpr std::int64_t kMostWords = 256;  // limit of one write_words
@@ -100,7 +101,8 @@ const KernelTable& traced_cpu_kernels();
 
 // The instruction-set level of the kernels in use: "v2", "v3", "v4" or "native".
 const char* cpu_level();
-// The level and the version of the matrix library: "native, oneDNN 2.6.3". Ranks that compare bits must agree on both.
+// The level, the version of the matrix library, and whether the processor multiplies bf16: "native, oneDNN 2.6.3, bf16
+// products". Ranks that compare bits must agree on these.
 std::string cpu_description();
 
 }  // namespace lockstep

@@ -12,8 +12,14 @@ void require_factor(const char* op, const Tensor& x) {
   if (!is_half(x.dtype())) require_float(op, x);
 }
 
-// True for f16 and bf16 on CPU devices, which multiply f32 and round the sums once. cuda devices have kernels that do.
-bool needs_f32(const Tensor& x) { return is_half(x.dtype()) && !x.device().is_cuda(); }
+std::int64_t workspace_of(const Gemm& g, const Tensor& like) {
+  std::int64_t elements = 0;
+  kernels(like.device()).gemm_workspace(g, like.dtype(), &elements);
+  return elements;
+}
+
+// True for f16 and bf16 without a kernel: f32 is multiplied, and the sums are rounded once.
+bool needs_f32(const Tensor& x) { return is_half(x.dtype()) && workspace_of({}, x) < 0; }
 
 // True if kernels can read the last two dimensions as a matrix: one stride is 1, the other is at least the row length.
 bool readable(const Tensor& x) {
@@ -71,14 +77,22 @@ void run_parts(Gemm g, const Tensor& whole) {
   table.sum(products.raw_data(), result, rows, kFloat32, 1.0);
 }
 
+void multiply(Gemm g, const Tensor& out) {
+  Tensor workspace;
+  if (const std::int64_t elements = is_half(out.dtype()) ? workspace_of(g, out) : 0; elements > 0) {
+    workspace = empty({elements}, {.dtype = kFloat32, .device = out.device()});
+    g.workspace = workspace.raw_data();
+  }
+  kernels(out.device()).gemm(g, out.dtype());
+}
+
 // out (m, n) = a (m, k) b (k, n)
 void run(const Tensor& a, const Tensor& b, const Tensor& out) {
   const std::int64_t m = a.shape()[at(a.dim() - 2)], k = a.shape()[at(a.dim() - 1)], n = b.shape()[at(b.dim() - 1)];
   if (m == 0 || n == 0) return;
   if (k == 0) return fill(out, 0);
   const Gemm gemm{.m = m, .n = n, .k = k, .a = matrix(a), .b = matrix(b), .out = {out.raw_data(), n, 1}};
-  if (is_long(gemm, out)) return run_parts(gemm, out);
-  kernels(out.device()).gemm(gemm, out.dtype());
+  is_long(gemm, out) ? run_parts(gemm, out) : multiply(gemm, out);
 }
 
 // Shapes as in NumPy's matmul: a vector on the left is a row, on the right a column; its dimension is removed
@@ -140,7 +154,7 @@ void run_batched(const Operands& p, const Tensor& out) {
   g.out_step = batch.strides[0][inner], g.a_step = batch.strides[1][inner], g.b_step = batch.strides[2][inner];
   batch.numel /= g.batch;
   if (inner > 0) g.outer = &batch;
-  kernels(out.device()).gemm(g, out.dtype());
+  multiply(g, out);
 }
 
 // Integers, for which there is no kernel: the sum of the products of a's columns with b's rows, in blocks of k that
@@ -231,7 +245,7 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
     if (bias.defined()) add_(out, bias);
     return out;
   }
-  kernels(x.device()).gemm(gemm, x.dtype());
+  multiply(gemm, out);
   return out;
 }
 
