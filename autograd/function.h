@@ -31,7 +31,7 @@ class Context {
   Tensor saved(std::size_t index) const;
   /// True if the gradient of Tensor argument `index` is needed. For use in backward, which the pipeline schedule zb1p
   /// runs twice, each time for some of the arguments.
-  bool needs_input_grad(std::size_t index) const { return (wanted_ >> index & 1u) != 0; }
+  bool needs_input_grad(std::size_t index) const { return index >= 64 || (wanted_ >> index & 1u) != 0; }
 
  private:
   friend class FunctionNode;

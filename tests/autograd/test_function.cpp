@@ -69,6 +69,20 @@ struct Peek : Function<Peek> {  // records whether its own operations are record
   static inline bool inside = true;
 };
 
+constexpr std::size_t kMany = 70;
+struct SumOfMany : Function<SumOfMany> {  // each tensor's gradient is its index
+  template <class... Tensors>
+  static ls::Tensor forward(Context&, const Tensors&... all) {
+    return (all + ...);
+  }
+  static Gradients backward(Context& context, const ls::Tensor& grad) {
+    Gradients gradients;
+    for (std::size_t i = 0; i < kMany; ++i)
+      gradients.push_back(context.needs_input_grad(i) ? grad * static_cast<double>(i) : ls::Tensor());
+    return gradients;
+  }
+};
+
 }  // namespace
 
 TEST_CASE("a function's backward gives the gradient, and its own derivative") {
@@ -147,6 +161,14 @@ TEST_CASE("needs_input_grad tells which tensors need a gradient") {
   Asking::apply(a, constant).backward();
   CHECK(a.grad().item<double>() == 2);
   CHECK(!constant.grad().defined());
+}
+
+TEST_CASE("gradients of more than 64 tensors are needed, and arrive") {
+  std::vector<ls::Tensor> leaves;
+  for (std::size_t i = 0; i < kMany; ++i) leaves.push_back(leaf({1}));
+  [&]<std::size_t... kIndex>(std::index_sequence<kIndex...>) { SumOfMany::apply(leaves[kIndex]...).backward(); }
+  (std::make_index_sequence<kMany>());
+  for (std::size_t i = 0; i < kMany; ++i) CHECK(leaves[i].grad().item<double>() == static_cast<double>(i));
 }
 
 TEST_CASE("a change of a saved tensor is detected, and an index beyond the saved tensors is refused") {
