@@ -127,7 +127,7 @@ class Attempt {
   void forward_output(Rank& rank, bool is_stderr, bool has_ended) const;
   void handle_ends(const std::vector<Rank*>& ended);
   void handle_stop_request();
-  void stop(int signal, std::chrono::milliseconds patience);
+  void stop(int signal, std::chrono::milliseconds timeout);
   void signal_all(int signal) const;
   bool is_running() const {
     return std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.process.is_running(); });
@@ -262,9 +262,9 @@ void Attempt::handle_stop_request() {
   stop(SIGKILL, kUnkillable);
 }
 
-void Attempt::stop(int signal, std::chrono::milliseconds patience) {
+void Attempt::stop(int signal, std::chrono::milliseconds timeout) {
   stopped_by_ = signal;
-  stop_deadline_.emplace(patience);
+  stop_deadline_.emplace(timeout);
   signal_all(signal);
 }
 

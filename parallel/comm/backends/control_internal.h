@@ -59,7 +59,7 @@ struct alignas(64) RankState {
   std::atomic<std::uint32_t> left;         // whether the rank has destroyed its group: Departure
   // While the rank waits for others, in any group: 1 + the global rank of one of them, and a count of its liveness
   // checks. Used only in the original group, by all groups that are split from it: see SharedLiveness.
-  std::atomic<std::uint32_t> waits_for, looks;
+  std::atomic<std::uint32_t> waits_for, liveness_checks;
   std::atomic<std::uint32_t> failed_steps;  // steps of the rank that an exception has ended
   alignas(64) SharedText failure;           // of this rank alone: for Poison::kFailed, and of its last failed step
 };

@@ -229,7 +229,7 @@ class GlooTransport final : public Transport {
     const TimeLeft left(options.timeout);
     const auto make_mesh = [&](const auto& on) { return std::make_shared<Mesh>(place.rank, place.size, on, left); };
     data_ = make_mesh(device);
-    news_ = make_mesh(device);
+    reports_ = make_mesh(device);
     // With a second thread, results are sent while parts are received.
     if (place.size <= kRanksWithResults) results_ = make_mesh(device_at(address, rank_));
     const std::jthread alarm = formation_alarm(place.watch.get(), [this] {
@@ -250,7 +250,7 @@ class GlooTransport final : public Transport {
     watches_.clear();
     data_.reset();
     results_.reset();
-    news_.reset();
+    reports_.reset();
   }
 
   std::unique_ptr<Request> send(int to, Channel channel, const void* data, std::size_t bytes) override {
@@ -312,7 +312,7 @@ class GlooTransport final : public Transport {
   }
 
   gloo::Context& mesh_of(Channel channel) const {
-    if (channel >= Channel::kFailures) return *news_;
+    if (channel >= Channel::kFailures) return *reports_;
     return channel == Channel::kResults && results_ ? *results_ : *data_;
   }
 
@@ -331,7 +331,7 @@ class GlooTransport final : public Transport {
   }
 
   std::vector<Mesh*> meshes() const {
-    std::vector<Mesh*> all{data_.get(), news_.get()};
+    std::vector<Mesh*> all{data_.get(), reports_.get()};
     if (results_) all.push_back(results_.get());
     return all;
   }
@@ -412,7 +412,7 @@ class GlooTransport final : public Transport {
   std::vector<int> others_;  // all ranks but this one
   // gloo does not send and receive on one connection at the same time, so with few ranks results and operands have
   // separate connections.
-  std::shared_ptr<Mesh> data_, news_, results_;
+  std::shared_ptr<Mesh> data_, reports_, results_;
   Alarm alarm_;
   char never_ = 0;
   std::mutex watches_mutex_;

@@ -54,9 +54,9 @@ bool MessageGroup::is_second_hand(const Failure& report, int peer) const {
 
 // Liveness check on a transport that blocks, after a slice of waiting for one rank. Throws PeerLost if another rank
 // that is needed later is lost or has reported a failure, or if the deadline has passed.
-void MessageGroup::check_hope(const MessageWork& work, int waited_for, Deadline& deadline) {
+void MessageGroup::check_liveness_blocking(const MessageWork& work, int waited_for, Deadline& deadline) {
   queue_of(work.call).waits_for.store(global_rank(waited_for), std::memory_order_relaxed);
-  liveness_->answer_questions();
+  liveness_->answer_requests();
   read_failed_steps();
   const int failed = find_failed_step(work, false);
   if (failed != kNobody) throw PeerLost{failed, "", false};
@@ -101,7 +101,7 @@ void MessageGroup::check_liveness(Queue& queue, std::unique_lock<std::mutex>& lo
       break;
     }
     queue.waits_for.store(needed == kNobody ? kNobody : global_rank(needed), std::memory_order_relaxed);
-    liveness_->answer_questions();
+    liveness_->answer_requests();
     read_failed_steps();
     const int failed = find_failed_step(*front, true);
     if (failed != kNobody) fail(explain_failed_step(*front, failed));
@@ -122,7 +122,7 @@ void MessageGroup::fail(const Failure& failure) {
     if (failure_) return;
     failure_ = GroupFailure(failure.message, failure.reason == Poison::kLate);
   }
-  tell_others(failure.reason, failure.culprit, failure.what);
+  report_to_others(failure.reason, failure.culprit, failure.what);
   transport_->hang_up(true);
 }
 
@@ -204,13 +204,13 @@ std::uint32_t MessageGroup::step_failed(std::uint64_t next, const std::string& w
     if (failure_) return failed_steps_[static_cast<std::size_t>(rank_)].count;  // only this thread changes it
     if (!queues_.front().works.empty()) unfinished = queues_.front().works.front()->call.number;
   }
-  const std::lock_guard lock(news_mutex_);
+  const std::lock_guard lock(report_mutex_);
   FailedSteps& own = failed_steps_[static_cast<std::size_t>(rank_)];
   own = {own.count + 1, next, unfinished};
   set_text(own, why);
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
-    FailedSteps& told = steps_told_[static_cast<std::size_t>(peer)];
+    FailedSteps& told = steps_reported_[static_cast<std::size_t>(peer)];
     told = own;
     told.sent = messages_sent_[static_cast<std::size_t>(peer)];
     told.received = messages_received_[static_cast<std::size_t>(peer)];
@@ -221,7 +221,7 @@ std::uint32_t MessageGroup::step_failed(std::uint64_t next, const std::string& w
 
 // Reads the reports of failed steps that have arrived. Called by any thread of this rank while it waits.
 void MessageGroup::read_failed_steps() {
-  const std::lock_guard lock(news_mutex_);
+  const std::lock_guard lock(report_mutex_);
   try {
     while (transport_->finish(*step_request_, nullptr)) {
       const Note got = step_note_;
@@ -236,7 +236,7 @@ void MessageGroup::read_failed_steps() {
 
 // Returns a rank that will not do its part of an operation because its step has failed, or kNobody.
 int MessageGroup::find_failed_step(const MessageWork& work, bool is_waited_for) {
-  const std::lock_guard lock(news_mutex_);
+  const std::lock_guard lock(report_mutex_);
   const std::uint32_t own = failed_steps_[static_cast<std::size_t>(rank_)].count;
   if (work.call.is_message()) {
     const FailedSteps& steps = failed_steps_[static_cast<std::size_t>(work.call.root)];
@@ -258,10 +258,10 @@ MessageGroup::Failure MessageGroup::explain_failed_step(const MessageWork& work,
   const FailedSteps& steps = failed_steps_[static_cast<std::size_t>(rank)];
   std::string what;
   for (Deadline deadline(kUntilReported); !deadline.passed();) {  // the rank's header may arrive before its report
-    liveness_->answer_questions();
+    liveness_->answer_requests();
     read_failed_steps();
     {
-      const std::lock_guard lock(news_mutex_);
+      const std::lock_guard lock(report_mutex_);
       if (steps.count > work.call.failed_steps || rank == rank_) what = printable(steps.text);
     }
     if (!what.empty()) break;
@@ -276,33 +276,33 @@ MessageGroup::Failure MessageGroup::explain_failed_step(const MessageWork& work,
 // failed step repeats the report of that step, because the two messages may arrive in either order.
 std::optional<MessageGroup::Failure> MessageGroup::report_of(const MessageWork& work, int peer, Deadline* deadline) {
   const auto r = static_cast<std::size_t>(peer);
-  const std::lock_guard lock(news_mutex_);
+  const std::lock_guard lock(report_mutex_);
   try {
-    while (!transport_->finish(*news_requests_[r], deadline)) {
+    while (!transport_->finish(*report_requests_[r], deadline)) {
       if (!deadline || deadline->passed()) return std::nullopt;
     }
   } catch (const PeerLost&) {
     return std::nullopt;
   }
-  const Note& news = news_[r];
-  const auto reason = static_cast<Poison>(news.kind);
-  if (has_left(reason) && news.steps.count > failed_steps_[r].count) failed_steps_[r] = news.steps;
-  return failure_of(work, reason, std::clamp(news.rank, 0, liveness_->size() - 1), printable(news.steps.text));
+  const Note& report = reports_[r];
+  const auto reason = static_cast<Poison>(report.kind);
+  if (has_left(reason) && report.steps.count > failed_steps_[r].count) failed_steps_[r] = report.steps;
+  return failure_of(work, reason, std::clamp(report.rank, 0, liveness_->size() - 1), printable(report.steps.text));
 }
 
-void MessageGroup::tell_others(Poison reason, int global_culprit, const std::string& what) {
+void MessageGroup::report_to_others(Poison reason, int global_culprit, const std::string& what) {
   for (int k = 1; k < size_; ++k) {
     const int peer = (rank_ + k) % size_;
     Note& note = own_notes_[static_cast<std::size_t>(peer)];
     note = {static_cast<std::int32_t>(reason), global_culprit};
     if (has_left(reason)) {
-      const std::lock_guard lock(news_mutex_);
-      note.steps = steps_told_[static_cast<std::size_t>(peer)];
+      const std::lock_guard lock(report_mutex_);
+      note.steps = steps_reported_[static_cast<std::size_t>(peer)];
     } else {
       set_text(note.steps, what);
     }
     try {
-      own_news_.push_back(transport_->send(peer, Channel::kFailures, &note, sizeof(note)));
+      own_reports_.push_back(transport_->send(peer, Channel::kFailures, &note, sizeof(note)));
     } catch (const PeerLost&) {
       // The rank is the culprit, or detects the failure itself.
     }
@@ -310,7 +310,7 @@ void MessageGroup::tell_others(Poison reason, int global_culprit, const std::str
   if (reason == Poison::kLeft) return;
   // This process may end immediately, which would discard unsent reports.
   Deadline deadline(kUntilSent);
-  for (const auto& request : own_news_) {
+  for (const auto& request : own_reports_) {
     try {
       while (!transport_->finish(*request, &deadline) && !transport_->is_closed(request->peer()) &&
              !deadline.passed()) {

@@ -34,15 +34,15 @@ MessageGroup::MessageGroup(const InitOptions& options, const Rendezvous& place, 
       queues_(1 + 2 * static_cast<std::size_t>(size_)), messages_sent_(static_cast<std::size_t>(size_)),
       messages_received_(static_cast<std::size_t>(size_)), rounds_(exchange_rounds(rank_, size_)),
       headers_(static_cast<std::size_t>(size_)), transfer_headers_(static_cast<std::size_t>(size_)),
-      news_(static_cast<std::size_t>(size_)), own_notes_(static_cast<std::size_t>(size_)),
-      news_requests_(static_cast<std::size_t>(size_)), step_outbox_(*transport_, Channel::kFailedSteps),
-      failed_steps_(static_cast<std::size_t>(size_)), steps_told_(static_cast<std::size_t>(size_)) {
+      reports_(static_cast<std::size_t>(size_)), own_notes_(static_cast<std::size_t>(size_)),
+      report_requests_(static_cast<std::size_t>(size_)), step_outbox_(*transport_, Channel::kFailedSteps),
+      failed_steps_(static_cast<std::size_t>(size_)), steps_reported_(static_cast<std::size_t>(size_)) {
   try {
     step_request_ = transport_->receive(kAnyRank, Channel::kFailedSteps, &step_note_, sizeof(Note));
     for (int peer = 0; peer < size_; ++peer) {
       if (peer == rank_) continue;
       const auto r = static_cast<std::size_t>(peer);
-      news_requests_[r] = transport_->receive(peer, Channel::kFailures, &news_[r], sizeof(Note));
+      report_requests_[r] = transport_->receive(peer, Channel::kFailures, &reports_[r], sizeof(Note));
       open(transfer_headers_[r], peer, Channel::kTransferHeaders, sizeof(Header) + transfer_bytes_);
     }
     for (const Round& round : rounds_) {
@@ -75,7 +75,7 @@ MessageGroup::~MessageGroup() {
   stopping_ = true;
   lock.unlock();
   if (leaves) {
-    tell_others(std::uncaught_exceptions() > 0 ? Poison::kLeftByError : Poison::kLeft, global_rank(rank_));
+    report_to_others(std::uncaught_exceptions() > 0 ? Poison::kLeftByError : Poison::kLeft, global_rank(rank_));
     transport_->hang_up(std::uncaught_exceptions() > 0);
   }
   for (Queue& queue : queues_) {
@@ -160,7 +160,7 @@ bool MessageGroup::finish(const MessageWork& work, Request& request, Deadline* d
       if (transport_->finish(request, nullptr)) return true;
       throw PeerLost{request.peer(), "its connection is closed", false};
     }
-    check_hope(work, request.peer(), *deadline);
+    check_liveness_blocking(work, request.peer(), *deadline);
   }
   return true;
 }

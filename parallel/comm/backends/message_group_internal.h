@@ -55,7 +55,7 @@ struct FailedSteps {
   std::array<char, 384> text = {};
 };
 
-// A report of a failure, or news of a failed step.
+// A report of a failure, or of a failed step.
 struct Note {
   std::int32_t kind = 0;   // of a failure: a Poison
   std::int32_t rank = 0;   // the global rank of the culprit; or the sender
@@ -189,7 +189,7 @@ class MessageGroup final : public Backend {
   bool is_missing(const MessageWork& work, int peer);
   bool is_second_hand(const Failure& report, int peer) const;
   void check_liveness(Queue& queue, std::unique_lock<std::mutex>& lock, Deadline& deadline);
-  void check_hope(const MessageWork& work, int waited_for, Deadline& deadline);
+  void check_liveness_blocking(const MessageWork& work, int waited_for, Deadline& deadline);
   void fail(const Failure& failure);
   Failure failure_of(const MessageWork& work, Poison reason, int global_culprit, const std::string& what = "") const;
   Failure explain(const MessageWork& work, const PeerLost& lost);
@@ -199,7 +199,7 @@ class MessageGroup final : public Backend {
   int find_failed_step(const MessageWork& work, bool is_waited_for);
   Failure explain_failed_step(const MessageWork& work, int rank);
   std::optional<Failure> report_of(const MessageWork& work, int peer, Deadline* deadline);
-  void tell_others(Poison reason, int global_culprit, const std::string& what = {});
+  void report_to_others(Poison reason, int global_culprit, const std::string& what = {});
   void end_queues();
 
   std::chrono::milliseconds timeout_;
@@ -218,15 +218,15 @@ class MessageGroup final : public Backend {
   const std::vector<Round> rounds_;                        // of the exchange
   std::vector<PostedHeaders> headers_, transfer_headers_;  // by peer; the first only of the peers of rounds_
   std::vector<std::byte> staging_;                         // for reductions: pieces of the other ranks' data
-  std::mutex news_mutex_;               // guards the failure reports: several queues may fail at once
-  std::vector<Note> news_, own_notes_;  // failure reports by peer, received and sent
-  Requests news_requests_, own_news_;
-  // Also guarded by news_mutex_:
-  Note step_note_;  // the next news of a failed step, from any rank
+  std::mutex report_mutex_;                // guards the failure reports: several queues may fail at once
+  std::vector<Note> reports_, own_notes_;  // failure reports by peer, received and sent
+  Requests report_requests_, own_reports_;
+  // Also guarded by report_mutex_:
+  Note step_note_;  // the next report of a failed step, from any rank
   std::unique_ptr<Request> step_request_;
   Outbox<Note> step_outbox_;
-  std::vector<FailedSteps> failed_steps_;  // by rank
-  std::vector<FailedSteps> steps_told_;    // this rank's, as the last news told each peer
+  std::vector<FailedSteps> failed_steps_;    // by rank
+  std::vector<FailedSteps> steps_reported_;  // this rank's, as last reported to each peer
 };
 
 }  // namespace lockstep::parallel

@@ -8,10 +8,10 @@
 namespace lockstep::parallel {
 
 MessageLiveness::MessageLiveness(int rank, int size, std::shared_ptr<Transport> transport)
-    : rank_(rank), size_(size), transport_(std::move(transport)), outbox_(*transport_, Channel::kQuestions),
+    : rank_(rank), size_(size), transport_(std::move(transport)), outbox_(*transport_, Channel::kLivenessRequests),
       answers_(static_cast<std::size_t>(size), kNoAnswer) {
   try {
-    question_request_ = transport_->receive(kAnyRank, Channel::kQuestions, &question_, sizeof(Question));
+    incoming_receive_ = transport_->receive(kAnyRank, Channel::kLivenessRequests, &incoming_, sizeof(LivenessRequest));
   } catch (const PeerLost& lost) {
     throw CommError(fmt::format("init_process_group: the connections of rank {} have ended: {}", rank, lost.why));
   }
@@ -37,12 +37,13 @@ int MessageLiveness::awaited_rank(int asker) const {
   return awaited;
 }
 
-void MessageLiveness::answer_questions() {
+void MessageLiveness::answer_requests() {
   const std::lock_guard lock(mutex_);
   try {
-    while (transport_->finish(*question_request_, nullptr)) {
-      const Question got = question_;
-      question_request_ = transport_->receive(kAnyRank, Channel::kQuestions, &question_, sizeof(Question));
+    while (transport_->finish(*incoming_receive_, nullptr)) {
+      const LivenessRequest got = incoming_;
+      incoming_receive_ =
+          transport_->receive(kAnyRank, Channel::kLivenessRequests, &incoming_, sizeof(LivenessRequest));
       if (got.from < 0 || got.from >= size_ || got.from == rank_) continue;
       if (got.is_answer)
         answers_[static_cast<std::size_t>(got.from)] = std::clamp(got.waits_for, kNobody, size_ - 1);
@@ -64,7 +65,7 @@ std::vector<int> MessageLiveness::ask(const std::vector<int>& ranks) {
   }
   std::vector<int> answers(ranks.size(), kNoAnswer);
   for (Deadline deadline(kUntilSilent); !deadline.passed();) {
-    answer_questions();
+    answer_requests();
     {
       const std::lock_guard lock(mutex_);
       for (std::size_t i = 0; i < ranks.size(); ++i) {  // another thread may ask the same rank, and reset its answer

@@ -1,8 +1,8 @@
-// Questions between waiting ranks of the message-passing backends: after a timeout a rank asks the late ranks which
+// Liveness requests between waiting ranks of the message-passing backends: after a timeout a rank asks the late ranks which
 // rank they wait for. A rank that does not answer is suspended, or does not wait.
 //
 // All groups of a rank that were made from one init_process_group share one object, which uses the connections of the
-// original group. So a rank that waits in one group answers the questions of ranks that wait in another one.
+// original group. So a rank that waits in one group answers the requests of ranks that wait in another one.
 #pragma once
 
 #include <algorithm>
@@ -63,12 +63,12 @@ class MessageLiveness final : public Liveness {
   void add(const std::atomic<int>& waits_for);
   void remove(const std::atomic<int>& waits_for);
   // Called by every thread of this rank while it waits.
-  void answer_questions();
+  void answer_requests();
   // Returns which rank each of `ranks` waits for, or kNobody; kNoAnswer for a rank that does not answer in time.
   std::vector<int> ask(const std::vector<int>& ranks);
 
  private:
-  struct Question {
+  struct LivenessRequest {
     int from = 0;
     int is_answer = 0;
     int waits_for = kNobody;  // in an answer
@@ -79,9 +79,9 @@ class MessageLiveness final : public Liveness {
   std::shared_ptr<Transport> transport_;
   std::mutex mutex_;  // guards the members below
   std::vector<const std::atomic<int>*> waits_;
-  Question question_;  // the next question or answer from any rank
-  std::unique_ptr<Request> question_request_;
-  Outbox<Question> outbox_;
+  LivenessRequest incoming_;  // the next request or answer from any rank
+  std::unique_ptr<Request> incoming_receive_;
+  Outbox<LivenessRequest> outbox_;
   std::vector<int> answers_;  // by rank: the rank it waits for, or kNoAnswer
 };
 

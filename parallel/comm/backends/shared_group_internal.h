@@ -68,7 +68,9 @@ class SharedLiveness final : public Liveness {
   SharedLiveness(std::shared_ptr<Segment> segment, const Control& control, int size)
       : size(size), segment_(std::move(segment)), control_(control) {}
   std::atomic<std::uint32_t>& waits_for(int global_rank) const { return control_.rank(global_rank).waits_for; }
-  std::atomic<std::uint32_t>& looks(int global_rank) const { return control_.rank(global_rank).looks; }
+  std::atomic<std::uint32_t>& liveness_checks(int global_rank) const {
+    return control_.rank(global_rank).liveness_checks;
+  }
 
   const int size;
 
@@ -142,7 +144,7 @@ class SharedGroup final : public Backend {
   std::string formation_failure();
   [[noreturn]] void fail_broken(const Call& call, const std::string& why);
   std::vector<int> find_silent(const Call& call, const std::vector<int>& late);
-  void say_waits_for(int rank);
+  void publish_awaited_rank(int rank);
   [[noreturn]] void give_up(GroupFailure failure);
   void abandon(GroupFailure failure);
   std::string poison_text(std::uint64_t poison);
@@ -151,7 +153,7 @@ class SharedGroup final : public Backend {
   std::shared_ptr<Work> start_transfer(Call call);
   bool progress_transfers();
   void finish_transfers();
-  void look_for(const Call& call, Deadline& deadline);
+  void check_peer(const Call& call, Deadline& deadline);
 
   std::chrono::milliseconds timeout_;
   std::shared_ptr<FormationWatch> watch_;  // until the group is complete; may be null

@@ -112,7 +112,7 @@ void SharedGroup::wait(Transfer& transfer) {
     while (progress_transfers()) continue;
     return !transfer.group;
   };
-  wait_until(is_done, [&](Deadline& deadline) { look_for(transfer.call(), deadline); });
+  wait_until(is_done, [&](Deadline& deadline) { check_peer(transfer.call(), deadline); });
 }
 
 bool SharedGroup::poll(Transfer& transfer) {
@@ -134,7 +134,7 @@ void SharedGroup::finish_transfers() {
 }
 
 // Liveness check of the peer of a send or recv, as check_liveness for collectives.
-void SharedGroup::look_for(const Call& call, Deadline& deadline) {
+void SharedGroup::check_peer(const Call& call, Deadline& deadline) {
   const int peer = call.root;
   const auto failed_steps = [&](int r) { return control_.rank(r).failed_steps.load(std::memory_order_acquire); };
   if (gone(peer) || failed_steps(peer) > failed_steps(rank_)) {
@@ -145,7 +145,7 @@ void SharedGroup::look_for(const Call& call, Deadline& deadline) {
     fail_if_gone(call, peer);
   }
   fail_if_poisoned(call);
-  say_waits_for(peer);
+  publish_awaited_rank(peer);
   if (!deadline.passed()) return;
   const std::vector<int> silent = find_silent(call, {peer});
   const std::string text = text_of_silent(

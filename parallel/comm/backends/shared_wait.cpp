@@ -209,7 +209,7 @@ void SharedGroup::check_liveness(const Call& call, std::uint64_t sequence, Deadl
   }
   fail_if_poisoned(call);
   if (!deadline) return;
-  if (!late.empty()) say_waits_for(late.front());
+  if (!late.empty()) publish_awaited_rank(late.front());
   if (!deadline->passed()) return;
   const std::vector<int> silent = find_silent(call, late);
   if (std::ranges::any_of(late, [&](int r) { return has_arrived(r) && !is_busy(r); })) return;  // arrived meanwhile
@@ -232,29 +232,29 @@ std::string SharedGroup::formation_failure() {
 }
 
 // Publishes the rank that this rank waits for, and counts this liveness check.
-void SharedGroup::say_waits_for(int rank) {
+void SharedGroup::publish_awaited_rank(int rank) {
   const int own = global_rank(rank_);
   liveness_->waits_for(own).store(static_cast<std::uint32_t>(global_rank(rank) + 1), std::memory_order_relaxed);
-  liveness_->looks(own).fetch_add(1, std::memory_order_release);
+  liveness_->liveness_checks(own).fetch_add(1, std::memory_order_release);
 }
 
 // Called after a timeout. Returns the ranks to blame, as global ranks: late ones, or a rank that these wait for, which
 // may be outside this group. A rank that waits, in any group, repeats its liveness check; a suspended or computing rank
 // does not.
 std::vector<int> SharedGroup::find_silent(const Call& call, const std::vector<int>& late) {
-  std::vector<std::uint32_t> looks;
-  const auto looks_of = [&](int global) { return liveness_->looks(global).load(std::memory_order_acquire); };
-  for (int global = 0; global < liveness_->size; ++global) looks.push_back(looks_of(global));
+  std::vector<std::uint32_t> before;
+  const auto checks_of = [&](int global) { return liveness_->liveness_checks(global).load(std::memory_order_acquire); };
+  for (int global = 0; global < liveness_->size; ++global) before.push_back(checks_of(global));
   for (Deadline deadline(kUntilSilent); !deadline.passed();) {
     {
       Sleeper sleeper(control_.header());
       sleeper.sleep(deadline.slice());
     }
     fail_if_poisoned(call);  // another rank may have detected the failure
-    if (!late.empty()) say_waits_for(late.front());
+    if (!late.empty()) publish_awaited_rank(late.front());
   }
   const auto answer_of = [&](int global) {
-    if (looks_of(global) == looks[static_cast<std::size_t>(global)]) return kNoAnswer;
+    if (checks_of(global) == before[static_cast<std::size_t>(global)]) return kNoAnswer;
     const auto next = static_cast<int>(liveness_->waits_for(global).load(std::memory_order_acquire)) - 1;
     return next < liveness_->size ? std::max(next, kNobody) : kNobody;
   };
@@ -340,7 +340,8 @@ void SharedGroup::fail_broken(const Call& call, const std::string& why) {
     Sleeper sleeper(control_.header());
     sleeper.sleep(deadline.slice());
   }
-  fail(Poison::kLost, 0, fmt::format("{}: {}", call.describe(), why));
+  control_.rank(rank_).failure.set(why);
+  fail(Poison::kFailed, rank_, fmt::format("{}: {}", call.describe(), why));
 }
 
 // Reports the failure to all ranks, makes the group unusable here, and throws.

@@ -19,7 +19,7 @@ enum class Channel : int {
   kTransfers,
   kFailures,
   kFailedSteps,
-  kQuestions,  // used only in the original group, see MessageLiveness
+  kLivenessRequests,  // used only in the original group, see MessageLiveness
 };
 inline constexpr int kChannels = 8;
 inline constexpr int kAnyRank = -1;  // any sender, on the last two channels, whose messages contain the sender's rank

@@ -93,7 +93,7 @@ class UccTransport final : public Transport {
     data_ = std::make_shared<UcxWorker>(
         UcxOptions{.transports = "posix,tcp", .device = device_, .by_environment = true, .copies_sends = false}, rank_,
         size_);
-    news_ = std::make_shared<UcxWorker>(
+    reports_ = std::make_shared<UcxWorker>(
         UcxOptions{.transports = "tcp", .device = device_, .by_environment = false, .copies_sends = true}, rank_,
         size_);
     Deadline deadline(options.timeout);
@@ -104,7 +104,7 @@ class UccTransport final : public Transport {
   ~UccTransport() override {
     if (team_) team_->end(true);
     data_->close(false, kUntilFlushed);
-    news_->close(true, kUntilFlushed);
+    reports_->close(true, kUntilFlushed);
   }
 
   std::unique_ptr<Request> send(int to, Channel channel, const void* data, std::size_t bytes) override {
@@ -119,14 +119,14 @@ class UccTransport final : public Transport {
     auto& own = static_cast<UcxRequest&>(request);
     if (own.worker().finish(own)) return true;
     // Shared memory does not report the end of a rank. TCP does, maybe before all data has arrived.
-    if (own.peer() >= 0 && news_->is_closed(own.peer()) &&
-        Deadline::Clock::now() - news_->closed_at(own.peer()) > kUntilData)
+    if (own.peer() >= 0 && reports_->is_closed(own.peer()) &&
+        Deadline::Clock::now() - reports_->closed_at(own.peer()) > kUntilData)
       throw PeerLost{own.peer(), "its connection is closed", false};
     return false;
   }
   bool is_closed(int peer) override {
-    news_->poll();
-    return data_->is_closed(peer) || news_->is_closed(peer);
+    reports_->poll();
+    return data_->is_closed(peer) || reports_->is_closed(peer);
   }
   bool blocks() const override { return false; }
   bool has_connections() const override { return true; }
@@ -156,7 +156,7 @@ class UccTransport final : public Transport {
   }
 
  private:
-  UcxWorker& worker_of(Channel channel) const { return channel >= Channel::kFailures ? *news_ : *data_; }
+  UcxWorker& worker_of(Channel channel) const { return channel >= Channel::kFailures ? *reports_ : *data_; }
 
   // Rank 0 draws the secret of this group.
   void set_token(const Rendezvous& place) {
@@ -172,7 +172,7 @@ class UccTransport final : public Transport {
     std::uint64_t token = 0;
     view(secret).copy(reinterpret_cast<char*>(&token), sizeof(token));
     wipe(secret);
-    for (UcxWorker* const worker : {data_.get(), news_.get()}) worker->set_token(token);
+    for (UcxWorker* const worker : {data_.get(), reports_.get()}) worker->set_token(token);
   }
 
   // Makes the endpoints by what all ranks leave in the store: host, process, and the addresses of their two workers.
@@ -182,7 +182,7 @@ class UccTransport final : public Transport {
     const std::string host = std::getenv("UCX_TLS") ? "" : namespace_id("pid");
     bool is_one_host = !host.empty();
     std::set<std::string, std::less<>> processes{process_name()};
-    store.set(std::to_string(rank_), join({host, process_name(), data_->address(), news_->address()}));
+    store.set(std::to_string(rank_), join({host, process_name(), data_->address(), reports_->address()}));
     for (int peer = 0; peer < size_; ++peer) {
       if (peer == rank_) continue;
       const std::string theirs = store.get(std::to_string(peer), std::max(deadline.left(), kAttempt));
@@ -192,7 +192,7 @@ class UccTransport final : public Transport {
       is_one_host = is_one_host && shares_memory;
       processes.emplace(parts[1]);
       data_->connect(peer, parts[2], !shares_memory);
-      news_->connect(peer, parts[3], true);
+      reports_->connect(peer, parts[3], true);
     }
     // UCC does not accept ranks of one name, such as threads, or the first processes of containers on one host.
     uses_ucc_ = !is_one_host && processes.size() == static_cast<std::size_t>(size_);
@@ -210,7 +210,7 @@ class UccTransport final : public Transport {
           rank_, peer, why);
     };
     const auto each = [&](auto&& post) {
-      for (UcxWorker* const worker : {data_.get(), news_.get()}) {
+      for (UcxWorker* const worker : {data_.get(), reports_.get()}) {
         for (int peer = 0; peer < size_; ++peer) {
           if (peer != rank_) requests.push_back(post(*worker, peer));
         }
@@ -218,7 +218,7 @@ class UccTransport final : public Transport {
     };
     try {
       each([&](UcxWorker& worker, int peer) {
-        char& place_of = received[static_cast<std::size_t>(peer) + (&worker == news_.get() ? size_ : 0)];
+        char& place_of = received[static_cast<std::size_t>(peer) + (&worker == reports_.get() ? size_ : 0)];
         return worker.receive(peer, kHelloChannel, &place_of, 1);
       });
       each([&](UcxWorker& worker, int peer) { return worker.send(peer, kHelloChannel, &hello, 1); });
@@ -248,7 +248,7 @@ class UccTransport final : public Transport {
   const int rank_, size_;
   const std::string device_;
   bool uses_ucc_ = false;  // the same on all ranks
-  std::shared_ptr<UcxWorker> data_, news_;
+  std::shared_ptr<UcxWorker> data_, reports_;
   std::mutex team_mutex_;
   std::shared_ptr<UccTeam> team_;  // made with the first collective that uses it
 };

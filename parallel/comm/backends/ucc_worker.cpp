@@ -211,12 +211,12 @@ void UcxWorker::drop(UcxRequest& request) {
 
 // --- the end --------------------------------------------------------------------------------------------------------
 
-void UcxWorker::close(bool flush, std::chrono::milliseconds patience) {
+void UcxWorker::close(bool flush, std::chrono::milliseconds timeout) {
   const std::lock_guard lock(mutex_);
-  close_locked(flush, patience);
+  close_locked(flush, timeout);
 }
 
-void UcxWorker::close_locked(bool flush, std::chrono::milliseconds patience) {
+void UcxWorker::close_locked(bool flush, std::chrono::milliseconds timeout) {
   if (!worker_) return;
   std::vector<void*> closing;
   for (Peer& peer : peers_) {
@@ -229,7 +229,7 @@ void UcxWorker::close_locked(bool flush, std::chrono::milliseconds patience) {
     void* const request = ucp_ep_close_nbx(peer.endpoint, &param);
     if (UCS_PTR_IS_PTR(request)) closing.push_back(request);
   }
-  for (Deadline deadline(patience); !closing.empty() && !deadline.passed();) {
+  for (Deadline deadline(timeout); !closing.empty() && !deadline.passed();) {
     if (progress() == 0) sched_yield();
     std::erase_if(closing, [](void* request) {
       if (ucp_request_check_status(request) == UCS_INPROGRESS) return false;

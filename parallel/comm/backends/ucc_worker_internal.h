@@ -57,8 +57,8 @@ class UcxWorker : public std::enable_shared_from_this<UcxWorker> {
   std::chrono::steady_clock::time_point closed_at(int peer) const;
 
   // Disconnects, and ends the requests: afterwards UCX uses their memory no more. With `flush`, sends what was posted
-  // first, for at most `patience`.
-  void close(bool flush, std::chrono::milliseconds patience);
+  // first, for at most `timeout`.
+  void close(bool flush, std::chrono::milliseconds timeout);
 
  private:
   friend class UcxRequest;
@@ -77,7 +77,7 @@ class UcxWorker : public std::enable_shared_from_this<UcxWorker> {
   void drop(UcxRequest& request);
   unsigned progress();
   bool is_complete(UcxRequest& request);
-  void close_locked(bool flush, std::chrono::milliseconds patience);
+  void close_locked(bool flush, std::chrono::milliseconds timeout);
 
   const int rank_;
   const bool copies_sends_;
