@@ -89,7 +89,7 @@ std::shared_ptr<const BatchPlan> LoaderPlan::next_epoch() {
   auto plan = std::make_shared<const BatchPlan>(
       settings_.batch_sampler ? settings_.batch_sampler->next_epoch()
                               : BatchPlan(settings_.sampler->next_epoch(), settings_.batch_size, settings_.drop_last));
-  check_rows("DataLoader: the sampler's", plan->indices(), dataset_size_);
+  check_rows("DataLoader (sampler)", plan->indices(), dataset_size_);
   return plan;
 }
 

@@ -167,8 +167,12 @@ class DataLoader<E>::Iterator {
   using difference_type = std::ptrdiff_t;
   using iterator_concept = std::input_iterator_tag;
 
-  const E& operator*() const { return *batch_; }
-  const E* operator->() const { return &*batch_; }
+  /// The batch. Throws InvalidArgument at the end of the epoch.
+  const E& operator*() const {
+    if (!batch_) detail::throw_no_batch();
+    return *batch_;
+  }
+  const E* operator->() const { return &**this; }
   Iterator& operator++() {
     ++number_;
     fetch();

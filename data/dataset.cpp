@@ -36,6 +36,10 @@ void detail::throw_no_collate() {
       "tensors can. Pass .collate, or override get_batch");
 }
 
+void detail::throw_no_batch() {
+  throw InvalidArgument("DataLoader: the iterator is at the end of the epoch, which has no further batch");
+}
+
 void detail::check_rows(const char* who, std::span<const std::int64_t> rows, std::int64_t size) {
   for (const std::int64_t row : rows) {
     LOCKSTEP_CHECK(row >= 0 && row < size, "{}: index {} is outside [0, {})", who, row, size);

@@ -19,6 +19,7 @@ namespace lockstep::data {
 
 namespace detail {
 [[noreturn]] void throw_no_collate();
+[[noreturn]] void throw_no_batch();  // at the end of an epoch
 void check_rows(const char* who, std::span<const std::int64_t> rows, std::int64_t size);
 // An i64 index tensor on the memory of `rows`, copied if `device` is not the CPU.
 Tensor row_index(std::span<const std::int64_t> rows, Device device);

@@ -94,8 +94,11 @@ void* Tensor::checked_span(DType dtype) const {
 void* Tensor::checked_accessor(DType dtype, std::size_t dims) const {
   LOCKSTEP_CHECK(
       dtype == this->dtype() && dims == shape().size() && is_cpu(),
-      "accessor: {} with {} dimensions on the CPU was requested, the tensor is {} with {}; use to({}) or cpu()",
-      name(dtype), dims, describe(*this), dim(), name(dtype));
+      "accessor: {} with {} dimensions on the CPU was requested, the tensor is {} with {}; {}", name(dtype), dims,
+      describe(*this), dim(),
+      std::cmp_not_equal(dims, dim())
+          ? fmt::format("use accessor<T, {}>()", dim())
+          : fmt::format("call {}first", dtype == this->dtype() ? "cpu() " : fmt::format("to({}) ", name(dtype))));
   return raw_data();
 }
 

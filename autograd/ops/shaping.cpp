@@ -212,6 +212,12 @@ Tensor pad(const Tensor& x, const std::vector<std::int64_t>& pad, const PadOptio
   LOCKSTEP_CHECK(pad.size() % 2 == 0 && pad.size() <= 2 * x.shape().size(),
                  "pad: {} widths for {}; give two for each dimension, the last dimension first", pad.size(),
                  describe(x));
+  Shape shape = x.shape();
+  for (std::size_t i = 0; i < pad.size(); ++i) {
+    std::int64_t& size = shape[x.shape().size() - 1 - i / 2];
+    LOCKSTEP_CHECK(!__builtin_add_overflow(size, pad[i], &size), "pad: a width of {} for {} is too large", pad[i],
+                   describe(x));
+  }
   if (options.mode == PadMode::kConstant) return padded(x, pad, options.value);
   Tensor out = x;
   for (std::size_t i = 0; i < pad.size(); i += 2) {

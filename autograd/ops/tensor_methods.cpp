@@ -97,7 +97,7 @@ Tensor Tensor::slice(std::int64_t dim, std::int64_t start, std::int64_t end, std
 
 Tensor Tensor::narrow(std::int64_t dim, std::int64_t start, std::int64_t length) const {
   const std::int64_t total = named("narrow", [&] { return size(dim); }), first = start < 0 ? start + total : start;
-  LOCKSTEP_CHECK(first >= 0 && length >= 0 && first + length <= total,
+  LOCKSTEP_CHECK(first >= 0 && first <= total && length >= 0 && length <= total - first,
                  "narrow: [{}, {} + {}) is outside dimension {} of {}", start, start, length, dim, describe(*this));
   return slice(dim, first, first + length, 1);
 }

@@ -125,13 +125,16 @@ Tensor interpolate(const Tensor& x, const UpsampleOptions& options) {
                  "interpolate: align_corners has no meaning for kNearest");
   if (is_half(x.dtype())) return interpolate(in_f32(x), options).to(x.dtype());
   const double factor = options.scale_factor.value_or(1);
-  const auto scaled = [&](std::int64_t size) { return static_cast<std::int64_t>(static_cast<double>(size) * factor); };
+  const auto scaled = [&](std::int64_t size) {
+    return static_cast<std::int64_t>(std::min(0x1p59, static_cast<double>(size) * factor));  // no tensor is as large
+  };
   const Size2d size = options.size.value_or(Size2d(scaled(x.size(2)), scaled(x.size(3))));
   LOCKSTEP_CHECK(size.height >= 1 && size.width >= 1, "interpolate: the result would be {} x {}: x is {}, factor {}",
                  size.height, size.width, describe(x), factor);
   const auto step = [&](std::int64_t in, std::int64_t out) {
     return options.size ? static_cast<double>(in) / static_cast<double>(out) : 1 / factor;
   };
+  checked_numel("interpolate", {x.size(0), x.size(1), size.height, size.width});
   if (size.height == x.size(2) && size.width == x.size(3)) return x.clone();
   const Tensor rows = resized(x, 2, size.height, step(x.size(2), size.height), options);
   return resized(rows, 3, size.width, step(x.size(3), size.width), options);

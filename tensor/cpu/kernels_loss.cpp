@@ -17,7 +17,7 @@ struct Bce {
   // The logarithms are clamped to at least -100, and x (1 - x) to at least 1e-12f, as in PyTorch: 0 and 1 have finite
   // losses and gradients.
   static P value(const P& x, const P& y, const P&) {
-    const P log_x = x.log().max(T(-100)), log_rest = (-x).log1p().max(T(-100));
+    const P log_x = log_packet(x).max(T(-100)), log_rest = (-x).log1p().max(T(-100));
     return (y - T(1)) * log_rest - y * log_x;
   }
   static P derivative(const P& x, const P& y, const P&) { return (x - y) / ((T(1) - x) * x).max(T(1e-12f)); }

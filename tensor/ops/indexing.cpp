@@ -8,9 +8,10 @@ namespace lockstep::raw {
 
 namespace {
 
-// The index as contiguous i64, all values in [0, size). Throws InvalidArgument naming a value that is not. On
+// The index along dimension d of a shape, as contiguous i64. Throws InvalidArgument naming a value outside the dimension. On
 // asynchronous devices the kernels check every index, and synchronising throws.
-Tensor checked_index(const char* op, const Tensor& index, std::int64_t size) {
+Tensor checked_index(const char* op, const Tensor& index, const Shape& shape, int d) {
+  const std::int64_t size = shape.dim() == 0 ? 1 : shape[at(d)];
   LOCKSTEP_CHECK(index.dtype() == kInt64 || index.dtype() == kInt32, "{}: the index must be i64 or i32, got {}", op,
                  describe(index));
   Tensor out = contiguous(to(index, kInt64));
@@ -21,7 +22,8 @@ Tensor checked_index(const char* op, const Tensor& index, std::int64_t size) {
   }
   std::int64_t low = 0, high = 0;
   kernels(out.device()).index_range(out.data<std::int64_t>(), out.numel(), &low, &high);
-  LOCKSTEP_CHECK(low >= 0 && high < size, "{}: index {} is outside [0, {})", op, low < 0 ? low : high, size);
+  LOCKSTEP_CHECK(low >= 0 && high < size, "{}: index {} is outside [0, {}), dimension {} of {}", op,
+                 low < 0 ? low : high, size, d, shape.to_string());
   return out;
 }
 
@@ -66,7 +68,7 @@ Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& index) {
   LOCKSTEP_CHECK(x.dim() > 0 && index.dim() <= 1, "index_select: needs a 1-D index, got {} into {}", describe(index),
                  describe(x));
   const int d = wrap_dim("index_select", dim, x.dim());
-  const Tensor positions = checked_index("index_select", index, x.shape()[at(d)]);
+  const Tensor positions = checked_index("index_select", index, x.shape(), d);
   Shape shape = x.shape();
   shape[at(d)] = positions.numel();
   const Tensor input = contiguous(x);
@@ -110,7 +112,7 @@ Tensor index_add(const Shape& shape, std::int64_t dim, const Tensor& index, cons
   require_same_device("index_add", src, index);
   if (is_half(src.dtype())) return to(index_add(shape, dim, index, widened(src)), src.dtype());
   const int d = wrap_dim("index_add", dim, shape.dim());
-  const Tensor positions = checked_index("index_add", index, shape[at(d)]);
+  const Tensor positions = checked_index("index_add", index, shape, d);
   LOCKSTEP_CHECK(src.dim() == shape.dim() && src.shape()[at(d)] == positions.numel(),
                  "index_add: {} index values for {}", positions.numel(), describe(src));
   Tensor out = zeros(shape, src.options());
@@ -154,7 +156,7 @@ Tensor gather(const Tensor& x, std::int64_t dim, const Tensor& index) {
   require_same_device("gather", x, index);
   const int d = wrap_dim("gather", dim, x.dim());
   const Tensor input = contiguous(cut_to("gather", x, index, d));
-  const Tensor positions = checked_index("gather", index, x.dim() == 0 ? 1 : x.shape()[at(d)]);
+  const Tensor positions = checked_index("gather", index, x.shape(), d);
   Tensor out = empty(index.shape(), x.options());
   if (out.numel() > 0)
     kernels(x.device())
@@ -172,7 +174,7 @@ void scatter_(const char* op, const Tensor& x, std::int64_t dim, const Tensor& i
     return copy(wide, x);
   }
   const int d = wrap_dim(op, dim, x.dim());
-  const Tensor positions = checked_index(op, index, x.dim() == 0 ? 1 : x.shape()[at(d)]);
+  const Tensor positions = checked_index(op, index, x.shape(), d);
   Tensor from = src;
   LOCKSTEP_CHECK(src.dim() == index.dim(), "{}: the index {} needs as many dimensions as the source {}", op,
                  describe(index), describe(src));

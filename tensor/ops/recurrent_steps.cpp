@@ -39,11 +39,12 @@ RecurrentRun recurrent_steps(const RecurrentOperands& in, const RecurrentParamet
   const auto room = [&](std::int64_t rows, std::int64_t width) {
     return empty({rows, in.x.size(1), width}, in.x.options());
   };
-  RecurrentRun run{.reverse = reverse,
-                   .lengths = lengths.defined() ? contiguous(lengths) : lengths,
-                   .states = room(time + 1, hidden),
-                   .c_states = in.c.defined() ? room(keeps ? time + 1 : 1, hidden) : Tensor(),
-                   .kept = room(keeps ? time : 1, 4 * hidden)};
+  RecurrentRun run{
+      .reverse = reverse,
+      .lengths = lengths.defined() ? clone(lengths) : lengths,  // the caller may change its tensor before backward
+      .states = room(time + 1, hidden),
+      .c_states = in.c.defined() ? room(keeps ? time + 1 : 1, hidden) : Tensor(),
+      .kept = room(keeps ? time : 1, 4 * hidden)};
   copy(in.h, select(run.states, 0, first));
   if (in.c.defined()) copy(in.c, select(run.c_states, 0, keeps ? first : 0));
   const Tensor of_inputs = linear(in.x, weights.of_input, biases.of_input);

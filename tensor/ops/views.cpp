@@ -158,6 +158,7 @@ Tensor expand(const Tensor& x, const Shape& shape) {
                    shape.to_string());
     strides[at(i)] = own == 1 && out[at(i)] != 1 ? 0 : (i < lead ? 0 : x.strides()[at(i - lead)]);
   }
+  checked_numel("expand", out);
   return make_view(x, out, strides, 0);
 }
 

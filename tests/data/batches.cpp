@@ -33,6 +33,13 @@ TEST_CASE("a loader over an empty data set gives no batch") {
   CHECK(epoch_of(small).empty());
 }
 
+TEST_CASE("a loader's iterator at the end of the epoch has no batch, and says so") {
+  DataLoader loader(std::make_shared<Counting>(3), {.batch_size = 4, .drop_last = true});
+  auto iterator = loader.begin();
+  CHECK(iterator == loader.end());
+  CHECK(contains(error_of([&] { static_cast<void>(*iterator); }), "end of the epoch"));
+}
+
 TEST_CASE("shuffling depends on seed and epoch alone, and every epoch has its own order") {
   auto set = std::make_shared<Counting>(20);
   DataLoader a(set, {.batch_size = 20, .shuffle = true, .seed = 3}),

@@ -229,6 +229,12 @@ TEST_CASE("MSELoss and L1Loss broadcast with a warning, once for the same shapes
   CHECK(contains(error_of([] { nn::MSELoss()(ls::ones({2}), ls::ones({3})); }), "mse_loss"));
 }
 
+TEST_CASE("binary cross entropy of subnormal probabilities is that of PyTorch") {
+  const ls::Tensor x = ls::tensor({1e-38, 1e-40, 1e-43, 0.25}).to(ls::kFloat32);
+  const ls::Tensor loss = ls::nn::binary_cross_entropy(x, ls::ones({4}), {.reduction = ls::nn::Reduction::kNone});
+  check_close(loss, ls::tensor({87.4982, 92.1034, 99.0163, 1.386294}).to(ls::kFloat32), "loss", {1e-5, 0});
+}
+
 TEST_CASE("the mean over no elements is NaN, the sum 0") {
   const ls::Tensor none = ls::zeros({0, 3});
   CHECK(std::isnan(nn::MSELoss()(none, none).item<double>()));

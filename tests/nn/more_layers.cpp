@@ -342,3 +342,8 @@ TEST_CASE("ModuleDict finds modules by name, and modules and apply visit all") {
   CHECK(net.modules().size() == 6);
   CHECK(net.modules()[0] == &net);
 }
+
+TEST_CASE("interpolate refuses results that no memory holds") {
+  for (const double factor : {1e12, 1e300})
+    CHECK(contains(error_of([&] { nn::interpolate(ls::ones({1, 1, 4, 4}), {.scale_factor = factor}); }), "too many"));
+}

@@ -348,3 +348,18 @@ TEST_CASE("recurrent layers refuse lengths that do not fit, and need batch_first
           ".batch_first = false, PyTorch's default, if x is (time, batch, 3)");
   }
 }
+
+TEST_CASE("lengths that the caller changes after forward do not change the gradients") {
+  ls::manual_seed(1);
+  ls::nn::LSTM lstm(3, 2, {.batch_first = true});
+  const ls::Tensor lengths = ls::tensor({4, 2});
+  const auto gradient = [&](bool change) {
+    const ls::Tensor x = ls::ones({2, 4, 3}, {.requires_grad = true});
+    const ls::Tensor y = lstm.forward_state(x, {}, {.lengths = lengths}).y;
+    if (change) lengths.fill_(1);  // reused for the next batch
+    ls::sum(y).backward();
+    return x.grad();
+  };
+  const ls::Tensor want = gradient(false);
+  CHECK(same_bits(gradient(true), want));
+}

@@ -238,3 +238,19 @@ TEST_CASE("a copy of a transposed view has its elements, for sizes around a tile
     }
   }
 }
+
+TEST_CASE("sizes that overflow are refused") {
+  constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max();
+  const ls::Tensor x = ls::ones({4});
+  CHECK(contains(error_of([&] { x.narrow(0, 1, kLargest); }), "narrow: [1, 1 + "));
+  CHECK(contains(error_of([&] { ls::ones({1, 1}).expand({kLargest / 8, 64}); }), "expand: shape"));
+  CHECK(contains(error_of([&] { x.repeat({kLargest}); }), "too many elements"));
+  for (const ls::PadMode mode : {ls::PadMode::kConstant, ls::PadMode::kReplicate})
+    CHECK(contains(error_of([&] { ls::pad(x, {0, kLargest}, {.mode = mode}); }), "is too large"));
+}
+
+TEST_CASE("the error for an accessor says what to call instead") {
+  const ls::Tensor x = ls::ones({2, 3});
+  CHECK(contains(error_of([&] { x.accessor<float, 1>(); }), "use accessor<T, 2>()"));
+  CHECK(contains(error_of([&] { x.accessor<double, 2>(); }), "call to(f64) first"));
+}
