@@ -70,7 +70,8 @@ class WeightMatch {
   };
 
   // `known`: names of the model that only other processes have, which are not unexpected. Throws InvalidArgument if the
-  // options are strict and a name does not match, and if .rename gives a name twice.
+  // options are strict and a name does not match, if .rename gives a name twice, and for a pattern of .transpose that
+  // describes no matrix of the model.
   WeightMatch(const LoadCall& call, const std::vector<WeightSource>& sources, const std::vector<WeightPart>& parts,
               const std::set<std::string>& known, const LoadWeightsOptions& options);
 
@@ -80,6 +81,8 @@ class WeightMatch {
   bool loads(const std::string& name) const { return loaded_.contains(name); }
 
  private:
+  void check_transpose(const LoadCall& call, const std::vector<WeightPart>& parts, const std::set<std::string>& known,
+                       const LoadWeightsOptions& options);
   void match(const LoadCall& call, const std::vector<WeightSource>& sources, const std::vector<WeightPart>& parts,
              const std::set<std::string>& known, const LoadWeightsOptions& options);
   void find_missing(const std::vector<WeightPart>& parts);
@@ -89,6 +92,7 @@ class WeightMatch {
   std::set<std::string> found_, loaded_;   // names of the model that the source has; those of matches_
   std::vector<std::string> shapes_;        // by name in result_.other_shape: both shapes, for the error
   std::vector<std::string> transposable_;  // names in result_.other_shape whose matrices would fit transposed
+  std::vector<std::string> square_;        // names of square matrices that are read as they are
   LoadWeightsResult result_;
 };
 

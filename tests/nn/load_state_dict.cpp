@@ -105,7 +105,8 @@ TEST_CASE("errors have all names, and advice only if something would be loaded")
   CHECK(error(changed(net, [](const std::string& name,
                               const ls::Tensor& tensor) { return name == "up.weight" ? tensor.t() : tensor; })) ==
         "load_state_dict: 1 of another shape: \"up.weight\": the model has (5, 3), the dict (3, 5)\nthe dict has "
-        "\"up.weight\" transposed: pass .transpose with patterns of such names");
+        "\"up.weight\" transposed: pass .transpose with patterns of such names\nSquare matrices cannot be recognised: "
+        "pass those of layers of the same kind, too (Hugging Face's Conv1D: c_attn, c_proj, c_fc)");
   nn::Sequential wrapper;
   wrapper.push_back(seeded<Net>(1));
   CHECK(error_of([&] { wrapper.load_state_dict(Tied().state_dict()); }).find(".strict") == std::string::npos);

@@ -155,8 +155,45 @@ TEST_CASE("matrices that a file has transposed") {
                 error);
   CHECK_MESSAGE(contains(error,
                          "\nthe file has \"blocks.0.up.weight\", \"blocks.1.up.weight\" transposed: pass "
-                         ".transpose with patterns of such names"),
+                         ".transpose with patterns of such names\nSquare matrices cannot be recognised: pass those of "
+                         "layers of the same kind, too (Hugging Face's Conv1D: c_attn, c_proj, c_fc)"),
                 error);
+  const std::string reversed =
+      error_of_load(net, "transposed.safetensors", {.transpose = {"blocks.*.up", "blocks.*.down"}});
+  CHECK_MESSAGE(contains(reversed, "\"blocks.0.down.weight\": the model has (3, 5), the file (3, 5), to be transposed"),
+                reversed);
+}
+
+TEST_CASE("a pattern of .transpose that describes no matrix is an error, and square matrices are named") {
+  struct Conv : nn::Module {
+    nn::Linear& c_attn = add<nn::Linear>("c_attn", 4, 12);
+    nn::Linear& c_proj = add<nn::Linear>("c_proj", 4, 4);
+  };
+  ls::manual_seed(1);
+  const Conv want;
+  ls::StateDict state;
+  for (const auto& [name, tensor] : want.state_dict())
+    state.insert(name, tensor.dim() == 2 ? tensor.t().contiguous() : tensor);
+  ls::save(state, "conv1d.safetensors");
+  ls::manual_seed(2);
+  Conv net;
+  CHECK(contains(error_of_load(net, "conv1d.safetensors"),
+                 "\nSquare matrices (\"c_proj.weight\") cannot be recognised: pass those of layers of the same kind"));
+  const auto error = [&](const char* pattern) {
+    return error_of([&] { nn::load_weights(net, "conv1d.safetensors", {.transpose = {"c_attn", pattern}}); });
+  };
+  CHECK(error("c_prj") ==
+        "load_weights: conv1d.safetensors: .transpose: the pattern \"c_prj\" describes no matrix of the model; the "
+        "nearest are \"c_proj\", \"c_attn\", \"c_proj.weight\"");
+  CHECK(contains(error("no.such.module"), "the pattern \"no.such.module\" describes no matrix"));
+  CHECK(contains(error("c_proj.bias"), "the pattern \"c_proj.bias\" describes no matrix"));
+  CHECK(contains(error(""), "the pattern \"\" describes no matrix"));
+  CHECK(contains(error_of([&] {
+                   net.load_state_dict(state, {.strict = false, .transpose = {"c_attn", "c_prj"}});
+                 }),
+                 "load_state_dict: .transpose: the pattern \"c_prj\" describes no matrix"));
+  check_empty(nn::load_weights(net, "conv1d.safetensors", {.transpose = {"c_attn", "c_proj"}}));
+  check_equal(net, want);
 }
 
 TEST_CASE("an index of several files, which may be in a folder") {
