@@ -13,6 +13,12 @@
 namespace lockstep::nn {
 namespace {
 
+// Equal for the names of a tied tensor. A deferred tensor has no memory, but a storage of its own.
+const void* id_of(const Tensor& tensor) {
+  if (is_deferred(tensor)) return tensor.impl().storage.get();
+  return tensor.numel() == 0 ? nullptr : tensor.raw_data();
+}
+
 std::vector<WeightPart> parts_of(const StateDict& own) {
   std::vector<WeightPart> parts;
   for (const auto& [name, tensor] : own)
@@ -20,7 +26,7 @@ std::vector<WeightPart> parts_of(const StateDict& own) {
                      .part = tensor,
                      .shape = tensor.shape(),
                      .place = TensorPart::whole(tensor.shape()),
-                     .id = is_deferred(tensor) || tensor.numel() == 0 ? nullptr : tensor.raw_data()});
+                     .id = id_of(tensor)});
   return parts;
 }
 

@@ -185,6 +185,25 @@ TEST_CASE("a deferred model takes the dict's tensors, and initial values for tho
                  "nn::materialize(module)"));
 }
 
+TEST_CASE("a deferred model with a tied tensor takes it from a dict that has one of its names") {
+  const Tied want = seeded<Tied>(1);
+  for (const char* left_out : {"first.weight", "second.weight"}) {
+    Tied net = deferred<Tied>(2);
+    const ls::StateDict dict = changed(want, [&](const std::string& name, const ls::Tensor& tensor) {
+      return name == left_out ? ls::Tensor() : tensor;
+    });
+    check_empty(net.load_state_dict(dict, {.assign = true}));
+    check_equal(net, want);
+    CHECK(net.first.weight == net.second.weight);
+    CHECK(net.first.weight.master().raw_data() == want.first.weight.master().raw_data());
+  }
+  Tied net = deferred<Tied>(2);
+  const auto biases = [](const std::string& name, const ls::Tensor& tensor) {
+    return name.ends_with(".bias") ? tensor : ls::Tensor();
+  };
+  CHECK(net.load_state_dict(changed(want, biases), {.strict = false, .assign = true}).missing.size() == 2);
+}
+
 TEST_CASE("an assignment that fails changes nothing") {
   Net net = seeded<Net>(1);
   const auto integers = [](const std::string& name, const ls::Tensor& tensor) {
