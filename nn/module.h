@@ -182,7 +182,7 @@ class Module {
   StateDict state_dict() const;
   /// Copies `dict` into the parameters and buffers, converting dtypes. Names and shapes match as in load_weights
   /// (nn/files/weights.h). Throws InvalidArgument and changes nothing if a shape differs or a name is missing or
-  /// unexpected (strict), and for deferred parameters.
+  /// unexpected (strict), for different values of one tied tensor, and for deferred parameters.
   ///
   /// With `.assign` the module's tensors share memory with those of the dict and have their dtypes, as in PyTorch, and
   /// gradients become undefined; tensors that are not contiguous, or transposed, are copied. Make the optimizer

@@ -6,7 +6,9 @@
 #include "lockstep/base/check_internal.h"
 #include "lockstep/base/edit_distance_internal.h"
 #include "lockstep/nn/files/weights_internal.h"
+#include "lockstep/nn/hash_internal.h"
 #include "lockstep/nn/module_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::nn {
 namespace {
@@ -149,6 +151,35 @@ void WeightMatch::find_missing(const std::vector<WeightPart>& parts) {
     const bool is_listed = !result_.missing.empty() && result_.missing.back() == part.name;  // another part of it
     if (!is_there && !is_listed && !may_be_missing(part.name)) result_.missing.push_back(part.name);
   }
+}
+
+std::vector<WeightMatch::Tied> WeightMatch::tied(const std::vector<WeightPart>& parts) const {
+  std::map<std::string_view, const Match*> by_name;
+  for (const Match& match : matches_) by_name.emplace(match.name, &match);
+  std::map<const void*, std::pair<const Match*, const WeightPart*>> firsts;
+  std::vector<Tied> result;
+  for (const WeightPart& part : parts) {
+    const auto found = by_name.find(part.name);
+    if (!part.id || part.place.numel == 0 || found == by_name.end()) continue;
+    const auto& [first, of_first] = firsts.try_emplace(part.id, found->second, &part).first->second;
+    const bool is_same_part = of_first->shape == part.shape && of_first->place == part.place;
+    if (first != found->second && is_same_part) result.push_back({&part, *first, *found->second});
+  }
+  return result;
+}
+
+bool same_values(const Tensor& a, const Tensor& b, DType dtype) {
+  const auto in_memory = [&](const Tensor& tensor) { return raw::contiguous(tensor.to(Device()).to(dtype)); };
+  const Tensor x = in_memory(a), y = in_memory(b);
+  return std::ranges::equal(bytes_of(x), bytes_of(y)) || raw::equal(x, y);  // also equal NaNs; 0 and -0
+}
+
+void throw_tied(const LoadCall& call, const std::string& first, const std::string& second) {
+  throw InvalidArgument(fmt::format(
+      "{}{} and {} are one tensor of the model, but differ in the {}{}", call.where, lockstep::in_quotes(first),
+      lockstep::in_quotes(second), call.source,
+      call.has_options ? fmt::format("\nLeave one of them out: .rename = {{{{{}, \"\"}}}}", lockstep::in_quotes(second))
+                       : ""));
 }
 
 void WeightMatch::refuse(const LoadCall& call) const {

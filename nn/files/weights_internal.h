@@ -80,6 +80,13 @@ class WeightMatch {
   // Whether the model's tensor has a match under this name.
   bool loads(const std::string& name) const { return loaded_.contains(name); }
 
+  // A part of a tied tensor, of which the source has a second name.
+  struct Tied {
+    const WeightPart* part;
+    Match first, second;
+  };
+  std::vector<Tied> tied(const std::vector<WeightPart>& parts) const;
+
  private:
   void check_transpose(const LoadCall& call, const std::vector<WeightPart>& parts, const std::set<std::string>& known,
                        const LoadWeightsOptions& options);
@@ -96,11 +103,16 @@ class WeightMatch {
   LoadWeightsResult result_;
 };
 
+// Whether the elements are equal once they have the dtype.
+bool same_values(const Tensor& a, const Tensor& b, DType dtype);
+// Throws the error for two entries of the source that are one tensor of the model, with different values.
+[[noreturn]] void throw_tied(const LoadCall& call, const std::string& first, const std::string& second);
+
 // A load of files in two halves: the first finds out what fits, the second reads it.
 class WeightLoad {
  public:
-  // `files` must outlive this object. Throws as WeightMatch does, beginning with `op`, and IoError for a tensor of the
-  // model in a dtype that Lockstep does not have.
+  // `files` must outlive this object. Throws as WeightMatch does, beginning with `op`, InvalidArgument for different
+  // values of a tied tensor, and IoError for a tensor of the model in a dtype that Lockstep does not have.
   WeightLoad(const char* op, const WeightFiles& files, const std::vector<WeightPart>& parts,
              const std::set<std::string>& known, const LoadWeightsOptions& options);
 
@@ -110,6 +122,7 @@ class WeightLoad {
   bool read(const std::vector<WeightPart>& parts, std::uint64_t most);
 
  private:
+  bool are_equal(const WeightMatch::Tied& tied) const;
   const WeightFiles& files_;
   WeightMatch match_;
   std::size_t next_ = 0;
@@ -123,8 +136,8 @@ LoadWeightsResult load_weights(const char* op, Module& module, const WeightFiles
 class StateDictLoad {
  public:
   StateDictLoad() = default;  // loads nothing
-  // Throws as WeightMatch does, and InvalidArgument for a deferred tensor that would be read or, without
-  // .assign, filled.
+  // Throws as WeightMatch does, and InvalidArgument for different values of a tied tensor, and for a deferred tensor
+  // that would be read or, without .assign, filled.
   StateDictLoad(const LoadCall& call, StateDict own, StateDict dict, const LoadStateDictOptions& options = {});
 
   const LoadStateDictResult& result() const { return result_; }
@@ -133,6 +146,8 @@ class StateDictLoad {
   void copy() const;
 
  private:
+  Tensor tensor_of(const WeightMatch::Match& match) const;  // in the shape of the model's
+
   StateDict own_, dict_;
   std::vector<WeightMatch::Match> matches_;
   LoadStateDictResult result_;

@@ -311,6 +311,44 @@ TEST_CASE("a tied tensor under one name, a counter that is missing, shapes of on
   CHECK(net.scale.master().item<double>() == 2.5);
 }
 
+TEST_CASE("a file with several names of a tied tensor needs equal values") {
+  struct Tied : nn::Module {
+    nn::Embedding& tokens = add<nn::Embedding>("tokens", 1500, 1000);
+    nn::Linear& head = add<nn::Linear>("head", 1000, 1500, nn::LinearOptions{.bias = false});
+    Tied() { head.weight = tokens.weight; }
+  };
+  ls::manual_seed(1);
+  const Tied want;
+  const ls::Tensor tokens = want.tokens.weight->detach(), other = tokens.clone();
+  const auto load = [&](const char* path, const nn::LoadWeightsOptions& options) {
+    nn::DeferredInit deferred(2);
+    Tied net;
+    deferred.end();
+    const std::string error = error_of([&] { check_empty(nn::load_weights(net, path, options)); });
+    if (error.empty()) check_equal(net, want);
+    CHECK(nn::is_deferred(net.tokens.weight.master()) == !error.empty());
+    return error;
+  };
+  ls::save({{"tokens.weight", tokens}, {"head.weight", other}}, "equal.safetensors");
+  CHECK(load("equal.safetensors", {}).empty());
+  ls::save({{"tokens.weight", tokens}, {"head.weight", tokens.t().contiguous()}}, "reversed.safetensors");
+  CHECK(load("reversed.safetensors", {.transpose = {"head"}}).empty());
+  other[1499][999].fill_(7);  // not in the first piece that is compared
+  ls::save({{"tokens.weight", tokens}, {"head.weight", other.t().contiguous()}}, "reversed.safetensors");
+  CHECK(contains(load("reversed.safetensors", {.transpose = {"head"}}), "are one tensor of the model"));
+  ls::save({{"tokens.weight", tokens}, {"head.weight", other}}, "differs.safetensors");
+  const ls::StateDict dict = ls::load("differs.safetensors");
+  CHECK(load("differs.safetensors", {}) ==
+        fmt::format("load_weights: differs.safetensors: \"tokens.weight\" and \"head.weight\" are one tensor of the "
+                    "model, but differ in the file\nLeave one of them out: .rename = {{{{\"head.weight\", \"\"}}}}"));
+  CHECK(load("differs.safetensors", {.rename = {{"head.weight", ""}}}).empty());
+  Tied net;
+  CHECK(contains(error_of([&] { net.load_state_dict(dict, {.strict = false}); }),
+                 "\"tokens.weight\" and \"head.weight\" are one tensor of the model, but differ in the dict"));
+  check_empty(net.load_state_dict(ls::load("equal.safetensors")));
+  check_equal(net, want);
+}
+
 TEST_CASE(
     "a damaged file changes nothing, and a tensor of a dtype that Lockstep does not have is named when it is needed") {
   const Net want = net_of(1);
