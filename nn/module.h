@@ -33,7 +33,8 @@ struct LoadStateDictOptions {
   bool strict = true;   ///< names that are missing or unexpected, and other shapes, are errors
   bool assign = false;  ///< the module's tensors become those of the dict, without a copy
   Rename rename = {};   ///< from the dict's names to the module's
-  /// Patterns of the module's names, or of modules with them: the dict has their matrices transposed.
+  /// Patterns of the module's names, or of modules with them: the dict has their matrices transposed, also square ones.
+  /// A pattern that describes no matrix is an error.
   std::vector<std::string> transpose = {};
 };
 
@@ -181,7 +182,7 @@ class Module {
   StateDict state_dict() const;
   /// Copies `dict` into the parameters and buffers, converting dtypes. Names and shapes match as in load_weights
   /// (nn/files/weights.h). Throws InvalidArgument and changes nothing if a shape differs or a name is missing or
-  /// unexpected (strict), and for deferred parameters.
+  /// unexpected (strict), for different values of one tied tensor, and for deferred parameters.
   ///
   /// With `.assign` the module's tensors share memory with those of the dict and have their dtypes, as in PyTorch, and
   /// gradients become undefined; tensors that are not contiguous, or transposed, are copied. Make the optimizer

@@ -13,15 +13,6 @@
 namespace lockstep::nn {
 namespace {
 
-// `; the nearest are "fc1" and "fc2"`: those of `names` that are most similar to `name`, at most three.
-std::string nearest(const std::string& name, std::vector<std::string> names) {
-  std::erase_if(names, [](const std::string& each) { return each.empty() || each.size() > 256; });
-  if (names.empty() || names.size() > 10'000 || name.size() > 256) return {};  // too slow for an error message
-  std::ranges::stable_sort(names, {}, [&](const std::string& each) { return edit_distance(each, name); });
-  names.resize(std::min<std::size_t>(names.size(), 3));
-  return fmt::format("; the nearest {} {}", names.size() == 1 ? "is" : "are", enumerate(names, 3));
-}
-
 std::vector<std::string> paths_of(Module& module) {
   std::vector<std::string> paths;
   for (const auto& entry : module.named_modules()) paths.push_back(entry.first);
@@ -29,6 +20,14 @@ std::vector<std::string> paths_of(Module& module) {
 }
 
 }  // namespace
+
+std::string nearest(const std::string& name, std::vector<std::string> names) {
+  std::erase_if(names, [](const std::string& each) { return each.empty() || each.size() > 256; });
+  if (names.empty() || names.size() > 10'000 || name.size() > 256) return {};  // too slow for an error message
+  std::ranges::stable_sort(names, {}, [&](const std::string& each) { return edit_distance(each, name); });
+  names.resize(std::min<std::size_t>(names.size(), 3));
+  return fmt::format("; the nearest {} {}", names.size() == 1 ? "is" : "are", enumerate(names, 3));
+}
 
 const Module& current_module(const Module& module) { return module.current(); }
 

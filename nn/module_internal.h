@@ -26,6 +26,8 @@ bool matches_any(const std::vector<std::string>& patterns, std::string_view path
 
 // `"a", "b" and 3 more`, with at most `shown` names.
 std::string enumerate(const std::vector<std::string>& names, std::size_t shown = 2);
+// `; the nearest are "fc1", "fc2"`: those of `names` that are most similar to `name`, at most three.
+std::string nearest(const std::string& name, std::vector<std::string> names);
 
 // Replaces the module's own parameter `name` by slices of it, which take its place in lists under the names of their
 // slices. Other modules that share the parameter keep it; the module's handle becomes undefined.

@@ -13,6 +13,12 @@
 namespace lockstep::nn {
 namespace {
 
+// Equal for the names of a tied tensor. A deferred tensor has no memory, but a storage of its own.
+const void* id_of(const Tensor& tensor) {
+  if (is_deferred(tensor)) return tensor.impl().storage.get();
+  return tensor.numel() == 0 ? nullptr : tensor.raw_data();
+}
+
 std::vector<WeightPart> parts_of(const StateDict& own) {
   std::vector<WeightPart> parts;
   for (const auto& [name, tensor] : own)
@@ -20,7 +26,7 @@ std::vector<WeightPart> parts_of(const StateDict& own) {
                      .part = tensor,
                      .shape = tensor.shape(),
                      .place = TensorPart::whole(tensor.shape()),
-                     .id = is_deferred(tensor) || tensor.numel() == 0 ? nullptr : tensor.raw_data()});
+                     .id = id_of(tensor)});
   return parts;
 }
 
@@ -34,23 +40,32 @@ StateDictLoad::StateDictLoad(const LoadCall& call, StateDict own, StateDict dict
   std::vector<WeightSource> sources;
   for (const auto& [name, tensor] : dict_)
     sources.push_back({name, tensor.defined() ? std::optional(tensor.shape()) : std::nullopt});
-  const WeightMatch match(call, sources, parts_of(own_), {},
+  const std::vector<WeightPart> parts = parts_of(own_);
+  const WeightMatch match(call, sources, parts, {},
                           {.strict = options.strict, .rename = options.rename, .transpose = options.transpose});
   matches_ = match.matches();
   result_ = match.result();
   for (const WeightMatch::Match& each : matches_) {
     if (is_deferred((dict_.begin() + static_cast<std::ptrdiff_t>(each.source))->second)) throw_deferred();
   }
+  for (const WeightMatch::Tied& tied : match.tied(parts)) {
+    const Tensor first = tensor_of(tied.first), second = tensor_of(tied.second);
+    const bool is_same = first.raw_data() == second.raw_data() && first.strides() == second.strides();
+    if (!is_same && !same_values(first, second, tied.part->part.dtype()))
+      throw_tied(call, sources[tied.first.source].name, sources[tied.second.source].name);
+  }
+}
+
+Tensor StateDictLoad::tensor_of(const WeightMatch::Match& match) const {
+  const Tensor from = (dict_.begin() + static_cast<std::ptrdiff_t>(match.source))->second.detach();
+  const Shape& shape = own_.at(match.name).shape();
+  return match.is_transposed     ? raw::transpose(from, 0, 1)
+         : from.shape() == shape ? from
+                                 : raw::view(raw::contiguous(from), shape);
 }
 
 void StateDictLoad::for_each(FunctionRef<void(const std::string& name, const Tensor& tensor)> use) const {
-  for (const auto& [source, name, is_transposed] : matches_) {
-    const Tensor from = (dict_.begin() + static_cast<std::ptrdiff_t>(source))->second.detach();
-    const Shape& shape = own_.at(name).shape();
-    use(name, is_transposed           ? raw::transpose(from, 0, 1)
-              : from.shape() == shape ? from
-                                      : raw::view(raw::contiguous(from), shape));
-  }
+  for (const WeightMatch::Match& match : matches_) use(match.name, tensor_of(match));
 }
 
 void StateDictLoad::copy() const {

@@ -6,7 +6,9 @@
 #include "lockstep/base/check_internal.h"
 #include "lockstep/base/edit_distance_internal.h"
 #include "lockstep/nn/files/weights_internal.h"
+#include "lockstep/nn/hash_internal.h"
 #include "lockstep/nn/module_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::nn {
 namespace {
@@ -45,8 +47,16 @@ std::string similar_names(const char* source, const LoadWeightsResult& names) {
   return "";
 }
 
+std::string transpose_hint(const LoadCall& call, const std::vector<std::string>& transposable,
+                           const std::vector<std::string>& square) {
+  return fmt::format(
+      "\nthe {} has {} transposed: pass .transpose with patterns of such names\nSquare matrices{} cannot be "
+      "recognised: pass those of layers of the same kind, too (Hugging Face's Conv1D: c_attn, c_proj, c_fc)",
+      call.source, enumerate(transposable), square.empty() ? "" : fmt::format(" ({})", enumerate(square)));
+}
+
 std::string hint_of(const LoadCall& call, const LoadWeightsResult& names, const std::vector<std::string>& transposable,
-                    bool loads_some) {
+                    const std::vector<std::string>& square, bool loads_some) {
   if (!call.has_options) return similar_names(call.source, names);
   if (const std::string prefix = common_prefix(names.unexpected, names.missing); !prefix.empty())
     return fmt::format("\nthe {1}'s names begin with \"{0}\": pass .rename = {{{{\"{0}\", \"\"}}}}", prefix,
@@ -56,9 +66,7 @@ std::string hint_of(const LoadCall& call, const LoadWeightsResult& names, const 
         "\nthe model's names begin with \"{0}\", the {1}'s do not: pass .rename = [](const std::string& "
         "name) {{ return \"{0}.\" + name; }}",
         prefix, call.source);
-  if (!transposable.empty())
-    return fmt::format("\nthe {} has {} transposed: pass .transpose with patterns of such names", call.source,
-                       enumerate(transposable, kShown));
+  if (!transposable.empty()) return transpose_hint(call, transposable, square);
   return similar_names(call.source, names) + (loads_some ? "\n.strict = false loads the rest" : "");
 }
 
@@ -72,10 +80,32 @@ std::string shape_text(const WeightSource& source) {
 WeightMatch::WeightMatch(const LoadCall& call, const std::vector<WeightSource>& sources,
                          const std::vector<WeightPart>& parts, const std::set<std::string>& known,
                          const LoadWeightsOptions& options) {
+  check_transpose(call, parts, known, options);
   match(call, sources, parts, known, options);
   find_missing(parts);
   const bool is_complete = result_.missing.empty() && result_.unexpected.empty() && result_.other_shape.empty();
   if (options.strict && !is_complete) refuse(call);
+}
+
+void WeightMatch::check_transpose(const LoadCall& call, const std::vector<WeightPart>& parts,
+                                  const std::set<std::string>& known, const LoadWeightsOptions& options) {
+  if (options.transpose.empty()) return;
+  std::set<std::string> names = known, paths;  // of matrices; other processes know the shapes of the others
+  for (const WeightPart& part : parts) {
+    if (part.shape.dim() != 2)
+      names.erase(part.name);
+    else
+      names.insert(part.name);
+  }
+  for (const std::string& pattern : options.transpose) {
+    if (std::ranges::any_of(names, [&](const std::string& name) { return matches_any({pattern}, name); })) continue;
+    for (const std::string& name : names) {
+      for (std::size_t end = name.size(); end != std::string::npos && end > 0; end = name.rfind('.', end - 1))
+        paths.insert(name.substr(0, end));
+    }
+    throw InvalidArgument(fmt::format("{}.transpose: the pattern {} describes no matrix of the model{}", call.where,
+                                      lockstep::in_quotes(pattern), nearest(pattern, {paths.begin(), paths.end()})));
+  }
 }
 
 void WeightMatch::match(const LoadCall& call, const std::vector<WeightSource>& sources,
@@ -100,12 +130,13 @@ void WeightMatch::match(const LoadCall& call, const std::vector<WeightSource>& s
     if (given &&
         (*given == (is_transposed ? reversed(shape) : shape) || (is_one_element(shape) && is_one_element(*given)))) {
       matches_.push_back({i, name, is_transposed});
+      if (shape.dim() == 2 && shape[0] == shape[1] && shape[0] > 1 && !is_transposed) square_.push_back(name);
       loaded_.insert(name);
       continue;
     }
     result_.other_shape.push_back(name);
-    shapes_.push_back(fmt::format("{}: the model has {}, the {} {}", lockstep::in_quotes(name), shape.to_string(),
-                                  call.source, shape_text(sources[i])));
+    shapes_.push_back(fmt::format("{}: the model has {}, the {} {}{}", lockstep::in_quotes(name), shape.to_string(),
+                                  call.source, shape_text(sources[i]), is_transposed ? ", to be transposed" : ""));
     if (given && shape.dim() == 2 && *given == reversed(shape)) transposable_.push_back(name);
   }
 }
@@ -122,6 +153,35 @@ void WeightMatch::find_missing(const std::vector<WeightPart>& parts) {
   }
 }
 
+std::vector<WeightMatch::Tied> WeightMatch::tied(const std::vector<WeightPart>& parts) const {
+  std::map<std::string_view, const Match*> by_name;
+  for (const Match& match : matches_) by_name.emplace(match.name, &match);
+  std::map<const void*, std::pair<const Match*, const WeightPart*>> firsts;
+  std::vector<Tied> result;
+  for (const WeightPart& part : parts) {
+    const auto found = by_name.find(part.name);
+    if (!part.id || part.place.numel == 0 || found == by_name.end()) continue;
+    const auto& [first, of_first] = firsts.try_emplace(part.id, found->second, &part).first->second;
+    const bool is_same_part = of_first->shape == part.shape && of_first->place == part.place;
+    if (first != found->second && is_same_part) result.push_back({&part, *first, *found->second});
+  }
+  return result;
+}
+
+bool same_values(const Tensor& a, const Tensor& b, DType dtype) {
+  const auto in_memory = [&](const Tensor& tensor) { return raw::contiguous(tensor.to(Device()).to(dtype)); };
+  const Tensor x = in_memory(a), y = in_memory(b);
+  return std::ranges::equal(bytes_of(x), bytes_of(y)) || raw::equal(x, y);  // also equal NaNs; 0 and -0
+}
+
+void throw_tied(const LoadCall& call, const std::string& first, const std::string& second) {
+  throw InvalidArgument(fmt::format(
+      "{}{} and {} are one tensor of the model, but differ in the {}{}", call.where, lockstep::in_quotes(first),
+      lockstep::in_quotes(second), call.source,
+      call.has_options ? fmt::format("\nLeave one of them out: .rename = {{{{{}, \"\"}}}}", lockstep::in_quotes(second))
+                       : ""));
+}
+
 void WeightMatch::refuse(const LoadCall& call) const {
   std::vector<std::string> kinds;
   const auto add = [&](const char* kind, const std::vector<std::string>& names) {
@@ -133,7 +193,7 @@ void WeightMatch::refuse(const LoadCall& call) const {
     kinds.push_back(fmt::format("{} of another shape: {}", shapes_.size(),
                                 fmt::join(std::span(shapes_).first(std::min(shapes_.size(), kShown)), ", ")));
   throw InvalidArgument(fmt::format("{}{}{}", call.where, fmt::join(kinds, "; "),
-                                    hint_of(call, result_, transposable_, !matches_.empty())));
+                                    hint_of(call, result_, transposable_, square_, !matches_.empty())));
 }
 
 }  // namespace lockstep::nn

@@ -1,6 +1,7 @@
 // Finds the tensors of files that fit a model, and reads them.
 #include "lockstep/nn/files/weights.h"
 
+#include <algorithm>
 #include <map>
 
 #include "lockstep/autograd/grad_mode.h"
@@ -26,6 +27,10 @@ Tensor elements_at(const Tensor& whole, const TensorPart& place) {
   return part;
 }
 
+LoadCall call_of(const char* op, const WeightFiles& files) {
+  return {.where = fmt::format("{}: {}: ", op, files.path())};
+}
+
 std::vector<WeightSource> sources_of(const WeightFiles& files) {
   std::vector<WeightSource> sources;
   for (const WeightFiles::Tensor& tensor : files.tensors())
@@ -37,12 +42,36 @@ std::vector<WeightSource> sources_of(const WeightFiles& files) {
 
 WeightLoad::WeightLoad(const char* op, const WeightFiles& files, const std::vector<WeightPart>& parts,
                        const std::set<std::string>& known, const LoadWeightsOptions& options)
-    : files_(files),
-      match_({.where = fmt::format("{}: {}: ", op, files.path())}, sources_of(files), parts, known, options) {
+    : files_(files), match_(call_of(op, files), sources_of(files), parts, known, options) {
   for (const WeightMatch::Match& each : match_.matches()) {
     const WeightFiles::Tensor& tensor = files.tensors()[each.source];
     tensor.file->reader.require_supported(*tensor.entry);
   }
+  for (const WeightMatch::Tied& tied : match_.tied(parts)) {
+    if (!are_equal(tied))
+      throw_tied(call_of(op, files), files.tensors()[tied.first.source].entry->name,
+                 files.tensors()[tied.second.source].entry->name);
+  }
+}
+
+bool WeightLoad::are_equal(const WeightMatch::Tied& tied) const {
+  const auto& [file, entry] = files_.tensors()[tied.first.source];
+  const auto& [other_file, other] = files_.tensors()[tied.second.source];
+  const DType dtype = tied.part->part.dtype();
+  if (tied.first.is_transposed || tied.second.is_transposed) {
+    const auto whole = [&](const WeightFiles::Tensor& tensor, bool is_transposed) {
+      const Tensor read = tensor.file->reader.read(*tensor.entry);
+      return is_transposed ? raw::transpose(read, 0, 1) : read;
+    };
+    return same_values(whole({file, entry}, tied.first.is_transposed),
+                       whole({other_file, other}, tied.second.is_transposed), dtype);
+  }
+  constexpr std::int64_t kMost = 1 << 20;  // elements in memory
+  for (std::int64_t from = 0; from < tied.part->place.numel; from += kMost) {
+    const TensorPart piece = tied.part->place.narrow(from, std::min(kMost, tied.part->place.numel - from));
+    if (!same_values(file->reader.read(*entry, piece), other_file->reader.read(*other, piece), dtype)) return false;
+  }
+  return true;
 }
 
 bool WeightLoad::read(const std::vector<WeightPart>& parts, std::uint64_t most) {

@@ -70,7 +70,8 @@ class WeightMatch {
   };
 
   // `known`: names of the model that only other processes have, which are not unexpected. Throws InvalidArgument if the
-  // options are strict and a name does not match, and if .rename gives a name twice.
+  // options are strict and a name does not match, if .rename gives a name twice, and for a pattern of .transpose that
+  // describes no matrix of the model.
   WeightMatch(const LoadCall& call, const std::vector<WeightSource>& sources, const std::vector<WeightPart>& parts,
               const std::set<std::string>& known, const LoadWeightsOptions& options);
 
@@ -79,7 +80,16 @@ class WeightMatch {
   // Whether the model's tensor has a match under this name.
   bool loads(const std::string& name) const { return loaded_.contains(name); }
 
+  // A part of a tied tensor, of which the source has a second name.
+  struct Tied {
+    const WeightPart* part;
+    Match first, second;
+  };
+  std::vector<Tied> tied(const std::vector<WeightPart>& parts) const;
+
  private:
+  void check_transpose(const LoadCall& call, const std::vector<WeightPart>& parts, const std::set<std::string>& known,
+                       const LoadWeightsOptions& options);
   void match(const LoadCall& call, const std::vector<WeightSource>& sources, const std::vector<WeightPart>& parts,
              const std::set<std::string>& known, const LoadWeightsOptions& options);
   void find_missing(const std::vector<WeightPart>& parts);
@@ -89,14 +99,20 @@ class WeightMatch {
   std::set<std::string> found_, loaded_;   // names of the model that the source has; those of matches_
   std::vector<std::string> shapes_;        // by name in result_.other_shape: both shapes, for the error
   std::vector<std::string> transposable_;  // names in result_.other_shape whose matrices would fit transposed
+  std::vector<std::string> square_;        // names of square matrices that are read as they are
   LoadWeightsResult result_;
 };
+
+// Whether the elements are equal once they have the dtype.
+bool same_values(const Tensor& a, const Tensor& b, DType dtype);
+// Throws the error for two entries of the source that are one tensor of the model, with different values.
+[[noreturn]] void throw_tied(const LoadCall& call, const std::string& first, const std::string& second);
 
 // A load of files in two halves: the first finds out what fits, the second reads it.
 class WeightLoad {
  public:
-  // `files` must outlive this object. Throws as WeightMatch does, beginning with `op`, and IoError for a tensor of the
-  // model in a dtype that Lockstep does not have.
+  // `files` must outlive this object. Throws as WeightMatch does, beginning with `op`, InvalidArgument for different
+  // values of a tied tensor, and IoError for a tensor of the model in a dtype that Lockstep does not have.
   WeightLoad(const char* op, const WeightFiles& files, const std::vector<WeightPart>& parts,
              const std::set<std::string>& known, const LoadWeightsOptions& options);
 
@@ -106,6 +122,7 @@ class WeightLoad {
   bool read(const std::vector<WeightPart>& parts, std::uint64_t most);
 
  private:
+  bool are_equal(const WeightMatch::Tied& tied) const;
   const WeightFiles& files_;
   WeightMatch match_;
   std::size_t next_ = 0;
@@ -119,8 +136,8 @@ LoadWeightsResult load_weights(const char* op, Module& module, const WeightFiles
 class StateDictLoad {
  public:
   StateDictLoad() = default;  // loads nothing
-  // Throws as WeightMatch does, and InvalidArgument for a deferred tensor that would be read or, without
-  // .assign, filled.
+  // Throws as WeightMatch does, and InvalidArgument for different values of a tied tensor, and for a deferred tensor
+  // that would be read or, without .assign, filled.
   StateDictLoad(const LoadCall& call, StateDict own, StateDict dict, const LoadStateDictOptions& options = {});
 
   const LoadStateDictResult& result() const { return result_; }
@@ -129,6 +146,8 @@ class StateDictLoad {
   void copy() const;
 
  private:
+  Tensor tensor_of(const WeightMatch::Match& match) const;  // in the shape of the model's
+
   StateDict own_, dict_;
   std::vector<WeightMatch::Match> matches_;
   LoadStateDictResult result_;

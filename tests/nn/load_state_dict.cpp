@@ -105,7 +105,8 @@ TEST_CASE("errors have all names, and advice only if something would be loaded")
   CHECK(error(changed(net, [](const std::string& name,
                               const ls::Tensor& tensor) { return name == "up.weight" ? tensor.t() : tensor; })) ==
         "load_state_dict: 1 of another shape: \"up.weight\": the model has (5, 3), the dict (3, 5)\nthe dict has "
-        "\"up.weight\" transposed: pass .transpose with patterns of such names");
+        "\"up.weight\" transposed: pass .transpose with patterns of such names\nSquare matrices cannot be recognised: "
+        "pass those of layers of the same kind, too (Hugging Face's Conv1D: c_attn, c_proj, c_fc)");
   nn::Sequential wrapper;
   wrapper.push_back(seeded<Net>(1));
   CHECK(error_of([&] { wrapper.load_state_dict(Tied().state_dict()); }).find(".strict") == std::string::npos);
@@ -182,6 +183,25 @@ TEST_CASE("a deferred model takes the dict's tensors, and initial values for tho
   CHECK(contains(error_of([&] { plain.load_state_dict(deferred<Net>(2).state_dict()); }), "nn::materialize(module)"));
   CHECK(contains(error_of([&] { plain.load_state_dict(deferred<Net>(2).state_dict(), {.assign = true}); }),
                  "nn::materialize(module)"));
+}
+
+TEST_CASE("a deferred model with a tied tensor takes it from a dict that has one of its names") {
+  const Tied want = seeded<Tied>(1);
+  for (const char* left_out : {"first.weight", "second.weight"}) {
+    Tied net = deferred<Tied>(2);
+    const ls::StateDict dict = changed(want, [&](const std::string& name, const ls::Tensor& tensor) {
+      return name == left_out ? ls::Tensor() : tensor;
+    });
+    check_empty(net.load_state_dict(dict, {.assign = true}));
+    check_equal(net, want);
+    CHECK(net.first.weight == net.second.weight);
+    CHECK(net.first.weight.master().raw_data() == want.first.weight.master().raw_data());
+  }
+  Tied net = deferred<Tied>(2);
+  const auto biases = [](const std::string& name, const ls::Tensor& tensor) {
+    return name.ends_with(".bias") ? tensor : ls::Tensor();
+  };
+  CHECK(net.load_state_dict(changed(want, biases), {.strict = false, .assign = true}).missing.size() == 2);
 }
 
 TEST_CASE("an assignment that fails changes nothing") {

@@ -155,8 +155,45 @@ TEST_CASE("matrices that a file has transposed") {
                 error);
   CHECK_MESSAGE(contains(error,
                          "\nthe file has \"blocks.0.up.weight\", \"blocks.1.up.weight\" transposed: pass "
-                         ".transpose with patterns of such names"),
+                         ".transpose with patterns of such names\nSquare matrices cannot be recognised: pass those of "
+                         "layers of the same kind, too (Hugging Face's Conv1D: c_attn, c_proj, c_fc)"),
                 error);
+  const std::string reversed =
+      error_of_load(net, "transposed.safetensors", {.transpose = {"blocks.*.up", "blocks.*.down"}});
+  CHECK_MESSAGE(contains(reversed, "\"blocks.0.down.weight\": the model has (3, 5), the file (3, 5), to be transposed"),
+                reversed);
+}
+
+TEST_CASE("a pattern of .transpose that describes no matrix is an error, and square matrices are named") {
+  struct Conv : nn::Module {
+    nn::Linear& c_attn = add<nn::Linear>("c_attn", 4, 12);
+    nn::Linear& c_proj = add<nn::Linear>("c_proj", 4, 4);
+  };
+  ls::manual_seed(1);
+  const Conv want;
+  ls::StateDict state;
+  for (const auto& [name, tensor] : want.state_dict())
+    state.insert(name, tensor.dim() == 2 ? tensor.t().contiguous() : tensor);
+  ls::save(state, "conv1d.safetensors");
+  ls::manual_seed(2);
+  Conv net;
+  CHECK(contains(error_of_load(net, "conv1d.safetensors"),
+                 "\nSquare matrices (\"c_proj.weight\") cannot be recognised: pass those of layers of the same kind"));
+  const auto error = [&](const char* pattern) {
+    return error_of([&] { nn::load_weights(net, "conv1d.safetensors", {.transpose = {"c_attn", pattern}}); });
+  };
+  CHECK(error("c_prj") ==
+        "load_weights: conv1d.safetensors: .transpose: the pattern \"c_prj\" describes no matrix of the model; the "
+        "nearest are \"c_proj\", \"c_attn\", \"c_proj.weight\"");
+  CHECK(contains(error("no.such.module"), "the pattern \"no.such.module\" describes no matrix"));
+  CHECK(contains(error("c_proj.bias"), "the pattern \"c_proj.bias\" describes no matrix"));
+  CHECK(contains(error(""), "the pattern \"\" describes no matrix"));
+  CHECK(contains(error_of([&] {
+                   net.load_state_dict(state, {.strict = false, .transpose = {"c_attn", "c_prj"}});
+                 }),
+                 "load_state_dict: .transpose: the pattern \"c_prj\" describes no matrix"));
+  check_empty(nn::load_weights(net, "conv1d.safetensors", {.transpose = {"c_attn", "c_proj"}}));
+  check_equal(net, want);
 }
 
 TEST_CASE("an index of several files, which may be in a folder") {
@@ -272,6 +309,44 @@ TEST_CASE("a tied tensor under one name, a counter that is missing, shapes of on
   check_empty(nn::load_weights(net, "tied.safetensors"));
   CHECK(same_bits(net.first.weight.master(), want.first.weight.master()));
   CHECK(net.scale.master().item<double>() == 2.5);
+}
+
+TEST_CASE("a file with several names of a tied tensor needs equal values") {
+  struct Tied : nn::Module {
+    nn::Embedding& tokens = add<nn::Embedding>("tokens", 1500, 1000);
+    nn::Linear& head = add<nn::Linear>("head", 1000, 1500, nn::LinearOptions{.bias = false});
+    Tied() { head.weight = tokens.weight; }
+  };
+  ls::manual_seed(1);
+  const Tied want;
+  const ls::Tensor tokens = want.tokens.weight->detach(), other = tokens.clone();
+  const auto load = [&](const char* path, const nn::LoadWeightsOptions& options) {
+    nn::DeferredInit deferred(2);
+    Tied net;
+    deferred.end();
+    const std::string error = error_of([&] { check_empty(nn::load_weights(net, path, options)); });
+    if (error.empty()) check_equal(net, want);
+    CHECK(nn::is_deferred(net.tokens.weight.master()) == !error.empty());
+    return error;
+  };
+  ls::save({{"tokens.weight", tokens}, {"head.weight", other}}, "equal.safetensors");
+  CHECK(load("equal.safetensors", {}).empty());
+  ls::save({{"tokens.weight", tokens}, {"head.weight", tokens.t().contiguous()}}, "reversed.safetensors");
+  CHECK(load("reversed.safetensors", {.transpose = {"head"}}).empty());
+  other[1499][999].fill_(7);  // not in the first piece that is compared
+  ls::save({{"tokens.weight", tokens}, {"head.weight", other.t().contiguous()}}, "reversed.safetensors");
+  CHECK(contains(load("reversed.safetensors", {.transpose = {"head"}}), "are one tensor of the model"));
+  ls::save({{"tokens.weight", tokens}, {"head.weight", other}}, "differs.safetensors");
+  const ls::StateDict dict = ls::load("differs.safetensors");
+  CHECK(load("differs.safetensors", {}) ==
+        fmt::format("load_weights: differs.safetensors: \"tokens.weight\" and \"head.weight\" are one tensor of the "
+                    "model, but differ in the file\nLeave one of them out: .rename = {{{{\"head.weight\", \"\"}}}}"));
+  CHECK(load("differs.safetensors", {.rename = {{"head.weight", ""}}}).empty());
+  Tied net;
+  CHECK(contains(error_of([&] { net.load_state_dict(dict, {.strict = false}); }),
+                 "\"tokens.weight\" and \"head.weight\" are one tensor of the model, but differ in the dict"));
+  check_empty(net.load_state_dict(ls::load("equal.safetensors")));
+  check_equal(net, want);
 }
 
 TEST_CASE(
