@@ -30,7 +30,8 @@ std::string enumerate(const std::vector<std::string>& names, std::size_t shown =
 std::string nearest(const std::string& name, std::vector<std::string> names);
 
 // Replaces the module's own parameter `name` by slices of it, which take its place in lists under the names of their
-// slices. Other modules that share the parameter keep it; the module's handle becomes undefined.
+// slices. Other modules that share the parameter keep it; the module's handle becomes undefined, and copies of the handle
+// are marked as kCut. There must be a slice.
 void replace_parameter(Module& module, const std::string& name, const std::vector<Parameter>& slices);
 // Makes `parameter` the module's own parameter of this name, which lists and the module's handle then have; a tied
 // parameter keeps its other handles. Undefined parameters are not listed.

@@ -132,6 +132,9 @@ void replace_parameter(Module& module, const std::string& name, const std::vecto
   auto& entries = module.parameters_;
   const auto found = std::ranges::find_if(entries, [&](const auto& entry) { return entry.name == name; });
   LOCKSTEP_CHECK(found != entries.end(), "replace_parameter: {} has no parameter {}", module.type_name(), name);
+  const Parameter whole = *found->handle;  // an optimizer may have it
+  whole.set_sharding(Sharding::kCut);
+  whole.set_slice(*slices.at(0).slice());
   module.rebind(&Module::parameters_, name, Parameter(Tensor()));
   auto place = found + 1;
   for (const Parameter& slice : slices) {

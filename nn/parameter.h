@@ -23,6 +23,7 @@ enum class Sharding : std::uint8_t {
   kSharded,  ///< the module's parameter: can be read inside backward and gathered only
   kPiece,    ///< this rank's elements, which an optimizer steps
   kStage,    ///< of a pipeline stage: an undefined tensor on the ranks of other stages
+  kCut,      ///< replaced by slices (ParameterSlice), which the module has in its place; slice() is the first of them
 };
 
 /// What tensor parallelism has made of a parameter: its tensor is a slice of the whole parameter. A slice is an ordinary

@@ -19,6 +19,11 @@ void detail::require_option(const char* optimizer, const char* option, double va
 }
 
 void throw_elsewhere(const nn::Parameter& parameter) {
+  LOCKSTEP_CHECK(parameter.sharding() != nn::Sharding::kCut,
+                 "optimizer: {} is a whole parameter that tensor parallelism has replaced by slices, of which the "
+                 "optimizer has none; construct the optimizer after parallelize, or with run.parameters() of the "
+                 "Parallel",
+                 parameter.slice()->name);
   LOCKSTEP_CHECK(parameter.sharding() == nn::Sharding::kSharded,
                  "optimizer: a parameter is undefined, as those in pipeline stages of other ranks are; construct the "
                  "optimizer with run.parameters() of the Pipeline, after it");

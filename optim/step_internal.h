@@ -16,10 +16,12 @@
 namespace lockstep::optim {
 
 // Throws InvalidArgument for a parameter that an optimizer cannot step: one that is distributed over ranks, whose pieces
-// have the gradients, or one in a pipeline stage of another rank.
+// have the gradients, one that tensor parallelism has replaced by slices, or one in a pipeline stage of another rank.
 [[noreturn]] void throw_elsewhere(const nn::Parameter& parameter);
 inline void require_here(const nn::Parameter& parameter) {
-  if (parameter.sharding() == nn::Sharding::kSharded || !parameter.master().defined()) [[unlikely]]
+  const nn::Sharding sharding = parameter.sharding();
+  if (sharding == nn::Sharding::kSharded || sharding == nn::Sharding::kCut || !parameter.master().defined())
+      [[unlikely]]
     throw_elsewhere(parameter);
 }
 

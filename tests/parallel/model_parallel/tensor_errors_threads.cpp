@@ -244,6 +244,41 @@ TEST_CASE("functions that need whole parameters refuse slices") {
                        refused("parallelize", "call parallelize once, with all styles").c_str(), ls::InvalidArgument);
 }
 
+TEST_CASE("an optimizer from before parallelize, which has the whole parameters, is refused") {
+  const auto cut = [](Net& net) {
+    par::parallelize(net, par::DeviceMesh(nullptr, {{"tp", 1}}), {.tensor_slices = 2, .plan = kMlp});
+  };
+  const std::string want =
+      "optimizer: mlp.up.weight is a whole parameter that tensor parallelism has replaced by slices, of which the "
+      "optimizer has none; construct the optimizer after parallelize, or with run.parameters() of the Parallel";
+  Net net;
+  const std::vector<nn::Parameter> whole = net.parameters();
+  ls::optim::SGD sgd(whole, {.lr = 0.1});
+  ls::optim::AdamW adam(whole, {.lr = 0.1});
+  ls::optim::LBFGS lbfgs(whole);
+  cut(net);
+  const ls::Tensor ids = ls::arange(4);
+  nn::cross_entropy(net(ids), ids).backward();
+  for (ls::optim::Optimizer* const each :
+       {static_cast<ls::optim::Optimizer*>(&sgd), static_cast<ls::optim::Optimizer*>(&adam)}) {
+    CHECK_THROWS_WITH_AS(each->step(), want.c_str(), ls::InvalidArgument);
+    CHECK_THROWS_WITH_AS(each->zero_grad(), want.c_str(), ls::InvalidArgument);
+  }
+  CHECK_THROWS_WITH_AS(lbfgs.zero_grad(), want.c_str(), ls::InvalidArgument);
+  CHECK_THROWS_WITH_AS(ls::optim::SGD(whole, {.lr = 0.1}), want.c_str(), ls::InvalidArgument);
+  ls::optim::SGD of_slices(net.parameters(), {.lr = 0.1});
+  of_slices.step();
+  of_slices.zero_grad();
+
+  Net tied;
+  tied.head.weight = tied.tokens.weight;
+  ls::optim::SGD of_tied(tied.parameters(), {.lr = 0.1});
+  par::parallelize(tied, par::DeviceMesh(nullptr, {{"tp", 1}}),
+                   {.tensor_slices = 2, .plan = {{"tokens", par::VocabParallel{}}, {"head", par::VocabParallel{}}}});
+  CHECK_THROWS_WITH_AS(of_tied.step(), doctest::Contains("optimizer: tokens.weight is a whole parameter"),
+                       ls::InvalidArgument);
+}
+
 TEST_CASE("a training mode whose group has several slices of the model") {
   with_threads("local", 2, [](const Group& group) {
     const par::DeviceMesh mesh(group, {{"tp", 2}});
