@@ -1,4 +1,4 @@
-// Convolutions, and training steps of a small CNN and of ResNet-18, in f32: zero_grad, forward, backward, SGD.
+// Convolutions, training steps (zero_grad, forward, backward, SGD) of a small CNN and of ResNet-18, and its inference, in f32.
 #include <lockstep/lockstep.h>
 
 #include <cstdint>
@@ -51,29 +51,41 @@ struct ResNet18 : nn::Module {
   ls::Tensor forward(const ls::Tensor& x) const override { return head(blocks(stem(x)).mean({2, 3})); }
 };
 
-// A 3 x 3 convolution with padding 1 of square images, as many channels out as in.
-struct Convolution {
-  nn::Conv2d layer;
-  ls::Tensor x;
-  Convolution(std::int64_t batch, std::int64_t channels, std::int64_t size)
-      : layer(channels, channels, 3, {.padding = 1}), x(ls::randn({batch, channels, size, size})) {}
+// A convolution of square images.
+struct Layer {
+  const char* row;
+  std::int64_t batch, in, size, out, kernel = 3, stride = 1, padding = 1;
+  bool backward = false;  // forward and backward, of x as well
+};
+constexpr Layer kLayers[] = {
+    {"conv_32_14", 32, 32, 14, 32},
+    {.row = "conv_32_14_backward", .batch = 32, .in = 32, .size = 14, .out = 32, .backward = true},
+    {.row = "conv_16_14_backward", .batch = 32, .in = 16, .size = 14, .out = 32, .backward = true},
+    {"conv_64_56", 8, 64, 56, 64},
+    {.row = "conv_64_56_backward", .batch = 8, .in = 64, .size = 56, .out = 64, .backward = true},
+    {"conv_1_28", 32, 1, 28, 16},
+    {"conv_128_28", 8, 128, 28, 128},
+    {"conv_256_14", 8, 256, 14, 256},
+    {"conv_512_7", 8, 512, 7, 512},
+    {"conv_3_224", 8, 3, 224, 64, 7, 2, 3},
+    {"conv_64_56_kernel_1", 8, 64, 56, 256, 1, 1, 0},
+    {"conv_64_56_stride_2", 8, 64, 56, 128, 3, 2, 1},
 };
 
-void measure_forward(const std::string& name, const Convolution& convolution) {
-  const ls::NoGradGuard no_grad;
-  bench::measure(
-      name, [&] { ls::Tensor y = convolution.layer(convolution.x); }, 2.0);
-}
-
-void measure_forward_and_backward(const std::string& name, Convolution convolution) {
-  convolution.x.requires_grad_();
-  const ls::Tensor grad = ls::randn(convolution.x.shape());
-  const auto work = [&] {
-    convolution.layer(convolution.x).backward(grad);
-    convolution.x.set_grad({});
-    convolution.layer.zero_grad();
-  };
-  bench::measure(name, work, 2.0);
+void measure_layer(const Layer& layer) {
+  nn::Conv2d convolution(layer.in, layer.out, layer.kernel, {.stride = layer.stride, .padding = layer.padding});
+  const ls::Tensor x = ls::randn({layer.batch, layer.in, layer.size, layer.size});
+  if (!layer.backward) {
+    const ls::NoGradGuard no_grad;
+    return bench::measure(layer.row, [&] { ls::Tensor y = convolution(x); });
+  }
+  x.requires_grad_();
+  const ls::Tensor grad = ls::randn(convolution(x).shape());
+  bench::measure(layer.row, [&] {
+    convolution(x).backward(grad);
+    x.set_grad({});
+    convolution.zero_grad();
+  });
 }
 
 template <class Model>
@@ -96,9 +108,15 @@ int main() {
   bench::start_a_thread_once();
   ls::set_num_threads(bench::threads());
   ls::manual_seed(0);
-  measure_forward("conv_32_14", Convolution(32, 32, 14));
-  measure_forward("conv_128_28", Convolution(8, 128, 28));
-  measure_forward_and_backward("conv_64_56_backward", Convolution(8, 64, 56));
+  for (const Layer& layer : kLayers) measure_layer(layer);
   measure_step<Cnn>("cnn_step", ls::randn({32, 1, 28, 28}), 10);
   measure_step<ResNet18>("resnet18_step", ls::randn({8, 3, 96, 96}), 100);
+  measure_step<ResNet18>("resnet18_step_224", ls::randn({4, 3, 224, 224}), 100);
+
+  ResNet18 model;
+  model.eval();
+  const ls::NoGradGuard no_grad;
+  const ls::Tensor x = ls::randn({1, 3, 224, 224});
+  bench::measure(
+      "resnet18_inference", [&] { ls::Tensor logits = model(x); }, 2.0);
 }

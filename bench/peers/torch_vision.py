@@ -1,4 +1,4 @@
-"""The convolutions and training steps of bench/vision.cpp in PyTorch's eager mode: the same work and rows."""
+"""The convolutions, training steps and inference of bench/vision.cpp in PyTorch's eager mode: the same work and rows."""
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -39,25 +39,38 @@ class ResNet18(nn.Module):
         return self.head(self.blocks(self.stem(x)).mean((2, 3)))
 
 
-def convolution(batch, channels, size):
-    return nn.Conv2d(channels, channels, 3, padding=1), torch.randn(batch, channels, size, size)
+# Images, channels, height, channels of the result, kernel, stride, padding; forward and backward?
+LAYERS = {
+    "conv_32_14": (32, 32, 14, 32, 3, 1, 1, False),
+    "conv_32_14_backward": (32, 32, 14, 32, 3, 1, 1, True),
+    "conv_16_14_backward": (32, 16, 14, 32, 3, 1, 1, True),
+    "conv_64_56": (8, 64, 56, 64, 3, 1, 1, False),
+    "conv_64_56_backward": (8, 64, 56, 64, 3, 1, 1, True),
+    "conv_1_28": (32, 1, 28, 16, 3, 1, 1, False),
+    "conv_128_28": (8, 128, 28, 128, 3, 1, 1, False),
+    "conv_256_14": (8, 256, 14, 256, 3, 1, 1, False),
+    "conv_512_7": (8, 512, 7, 512, 3, 1, 1, False),
+    "conv_3_224": (8, 3, 224, 64, 7, 2, 3, False),
+    "conv_64_56_kernel_1": (8, 64, 56, 256, 1, 1, 0, False),
+    "conv_64_56_stride_2": (8, 64, 56, 128, 3, 2, 1, False),
+}
 
 
-def measure_forward(row, layer, x):
-    with torch.no_grad():
-        measure(row, lambda: layer(x), 2.0)
-
-
-def measure_forward_and_backward(row, layer, x):
+def measure_layer(row, batch, inputs, size, outputs, kernel, stride, padding, backward):
+    layer, x = nn.Conv2d(inputs, outputs, kernel, stride, padding), torch.randn(batch, inputs, size, size)
+    if not backward:
+        with torch.inference_mode():
+            measure(row, lambda: layer(x))
+        return
     x.requires_grad_()
-    grad = torch.randn_like(x)
+    grad = torch.randn_like(layer(x))
 
     def work():
         layer(x).backward(grad)
         x.grad = None
         layer.zero_grad()
 
-    measure(row, work, 2.0)
+    measure(row, work)
 
 
 def measure_step(row, model, x, classes):
@@ -75,11 +88,15 @@ def measure_step(row, model, x, classes):
 def main():
     torch.set_num_threads(THREADS)
     torch.manual_seed(0)
-    measure_forward("conv_32_14", *convolution(32, 32, 14))
-    measure_forward("conv_128_28", *convolution(8, 128, 28))
-    measure_forward_and_backward("conv_64_56_backward", *convolution(8, 64, 56))
+    for row, layer in LAYERS.items():
+        measure_layer(row, *layer)
     measure_step("cnn_step", cnn(), torch.randn(32, 1, 28, 28), 10)
     measure_step("resnet18_step", ResNet18(), torch.randn(8, 3, 96, 96), 100)
+    measure_step("resnet18_step_224", ResNet18(), torch.randn(4, 3, 224, 224), 100)
+
+    model, x = ResNet18().eval(), torch.randn(1, 3, 224, 224)
+    with torch.inference_mode():
+        measure("resnet18_inference", lambda: model(x), 2.0)
 
 
 main()
