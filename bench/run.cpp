@@ -2,6 +2,7 @@
 // goals.
 //
 //   bench_run --bin <our programs> --result <file.json> [--filter <part of a row's name>] [--repeats 3]
+//             [--threads <1 or 2: only rows with this number>]
 //             [--peer <name>=<folder of LibTorch programs>[=<ATEN_CPU_CAPABILITY>]] ...
 //             [--include <our headers> --contract <01_single.cpp>
 //              [--peer-source <.cpp> --peer-source-name <name> --peer-flags <flags>]]
@@ -93,10 +94,11 @@ class Comparison {
   // Contenders take turns, so that disturbances of the machine affect all of them; every other round runs backwards.
   void measure_times() {
     const int repeats = std::stoi(arguments_.get("repeats", "3"));
+    const int only_threads = std::stoi(arguments_.get("threads", "0"));
     for (int round = 0; round < repeats; ++round) {
       for (const std::string program : {"small", "elementwise", "mlp", "attention", "gpt", "recurrent", "vision"}) {
         for (const int threads : {1, 2}) {
-          if (!any_wanted(program, threads)) continue;
+          if (!any_wanted(program, threads) || (only_threads != 0 && threads != only_threads)) continue;
           if (std::thread::hardware_concurrency() < static_cast<unsigned>(threads)) {
             skip(program + " with " + std::to_string(threads) + " threads: this machine has fewer cores");
             continue;
