@@ -247,9 +247,10 @@ class Comparison {
   std::pair<std::string, double> best_peer(const Goal& goal) const {
     std::pair<std::string, double> best{"", std::numeric_limits<double>::infinity()};
     for (const auto& [contender, value] : figures_.medians(goal.name)) {
-      const bool is_framework =
-          contender != "ours" && std::none_of(kReferences.begin(), kReferences.end(),
-                                              [&](const Reference& reference) { return reference.name == contender; });
+      const bool is_framework = contender != "ours" && std::none_of(kReferences.begin(), kReferences.end(),
+                                                                    [&name = contender](const Reference& reference) {
+                                                                      return reference.name == name;
+                                                                    });
       const bool candidate = goal.against.empty() ? is_framework : contender.starts_with(goal.against);
       if (candidate && value < best.second) best = {contender, value};
     }
