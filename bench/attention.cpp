@@ -70,6 +70,6 @@ int main() {
   bench::start_a_thread_once();
   ls::set_num_threads(bench::threads());
   ls::manual_seed(0);
-  measure_memory(4096);
+  if (bench::threads() == 1) measure_memory(4096);
   for (const std::int64_t time : {256, 2048, 4096}) measure_time(time);
 }

@@ -1,4 +1,4 @@
-// A million f32 elements through one op each, and a softmax over rows. Every call allocates its result.
+// f32 elements through one operation each, and a softmax over rows. Every call allocates its result.
 #include <lockstep/lockstep.h>
 
 #include "support/timing.h"
@@ -7,7 +7,7 @@ namespace ls = lockstep;
 
 int main() {
   bench::start_a_thread_once();
-  ls::set_num_threads(1);
+  ls::set_num_threads(bench::threads());
   ls::manual_seed(0);
 
   const ls::NoGradGuard no_grad;
@@ -20,4 +20,8 @@ int main() {
 
   const ls::Tensor rows = ls::randn({1024, 1024});
   bench::measure("softmax_1024", [&] { ls::Tensor c = ls::softmax(rows, 1); });
+
+  const ls::Tensor few = ls::randn({100'000}), many = ls::randn({4'000'000});
+  bench::measure("gelu_100k", [&] { ls::Tensor c = ls::gelu(few); });
+  bench::measure("gelu_4m", [&] { ls::Tensor c = ls::gelu(many); });
 }

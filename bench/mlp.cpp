@@ -10,7 +10,7 @@ namespace ls = lockstep;
 
 int main() {
   bench::start_a_thread_once();
-  ls::set_num_threads(1);
+  ls::set_num_threads(bench::threads());
   ls::manual_seed(0);
 
   for (const std::int64_t batch : {32, 128, 512}) {

@@ -2,9 +2,11 @@
 // goals.
 //
 //   bench_run --bin <our programs> --result <file.json> [--filter <part of a row's name>] [--repeats 3]
+//             [--threads <1 or 2: only rows with this number>]
 //             [--peer <name>=<folder of LibTorch programs>[=<ATEN_CPU_CAPABILITY>]] ...
-//             [--include <our headers> --contract <01_single.cpp> [--peer-source <.cpp> --peer-flags <flags>]]
-//             [--torch <python>] [--sample <logistic_regression>]
+//             [--include <our headers> --contract <01_single.cpp>
+//              [--peer-source <.cpp> --peer-source-name <name> --peer-flags <flags>]]
+//             [--torch <PyTorch's name>=<python>] [--sample <logistic_regression>]
 //             [--row <name>=<value>] ... [--skipped <text>] ...
 //
 // scripts/bench.sh finds all of these.
@@ -16,10 +18,12 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iomanip>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -27,103 +31,21 @@
 #include <vector>
 
 #include "support/arguments.h"
+#include "support/goals.h"
 #include "support/process.h"
 
 namespace {
 
 using bench::Arguments;
+using bench::Goal;
+using bench::kGoals;
+using bench::kNone;
+using bench::kReferences;
 using bench::ProcessOptions;
 using bench::ProcessResult;
+using bench::Reference;
 using bench::run_process;
 using nlohmann::json;
-
-constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
-
-struct Goal {
-  std::string name;
-  std::string program;  // that prints the row: bench_<program> and libtorch_<program>; empty if run.cpp measures it
-  std::string unit;
-  double at_most = kNone;    // bound of our figure, in that unit
-  double at_least = kNone;   // bound of peer / ours
-  std::string against = "";  // the peer of the ratio, if it is not the fastest LibTorch
-  int threads = 1;           // for which the program measures the row
-};
-
-// References that are no framework. A row whose name has the prefix is the reference's row of that name.
-struct Reference {
-  std::string prefix, name;
-};
-const std::vector<Reference> kReferences{
-    {"bare_", "bare oneDNN"}, {"composed_", "composition"}, {"formula_", "closed form"}};
-
-// "Equal" allows 5 %, the difference between two runs of one program.
-constexpr double kEqual = 0.95;
-constexpr double kNearly = 1 / 1.05;  // 5 % more than the reference
-
-const std::vector<Goal> kGoals{
-    {.name = "logreg_step", .program = "small", .unit = "us", .at_most = 1.5, .at_least = 12},
-    {.name = "add10", .program = "small", .unit = "us", .at_most = 0.1},
-    {.name = "mlp_step_32", .program = "mlp", .unit = "us", .at_least = 0.90, .against = "bare oneDNN"},
-    {.name = "mlp_step_128", .program = "mlp", .unit = "us", .at_least = 0.93, .against = "bare oneDNN"},
-    {.name = "mlp_step_512", .program = "mlp", .unit = "us", .at_least = 0.95, .against = "bare oneDNN"},
-    {.name = "exp_1m", .program = "elementwise", .unit = "us", .at_least = 2.5},
-    {.name = "sigmoid_1m", .program = "elementwise", .unit = "us", .at_least = 2.5},
-    {.name = "tanh_1m", .program = "elementwise", .unit = "us", .at_least = 2.5},
-    {.name = "add_1m", .program = "elementwise", .unit = "us", .at_least = kEqual},
-    {.name = "sum_1m", .program = "elementwise", .unit = "us", .at_least = kEqual},
-    {.name = "softmax_1024", .program = "elementwise", .unit = "us", .at_least = 2},
-    {.name = "attention_256", .program = "attention", .unit = "us", .at_least = 1.25, .against = "PyTorch"},
-    {.name = "attention_2048", .program = "attention", .unit = "us", .at_least = 1.25, .against = "PyTorch"},
-    {.name = "attention_4096", .program = "attention", .unit = "us", .at_least = 1.25, .against = "PyTorch"},
-    {.name = "attention_256", .program = "attention", .unit = "us", .at_least = 1.0, .against = "composition"},
-    {.name = "attention_2048", .program = "attention", .unit = "us", .at_least = 1.67, .against = "composition"},
-    {.name = "attention_4096", .program = "attention", .unit = "us", .at_least = 1.67, .against = "composition"},
-    {.name = "attention_memory_4096",
-     .program = "attention",
-     .unit = "MB",
-     .at_least = kNearly,
-     .against = "closed form"},
-    {.name = "gpt_step_128", .program = "gpt", .unit = "us", .at_least = 2, .against = "PyTorch"},
-    {.name = "gpt_step_512", .program = "gpt", .unit = "us", .at_least = 1.67, .against = "PyTorch"},
-    {.name = "gpt_step_128", .program = "gpt", .unit = "us", .at_least = 0.71, .against = "bare oneDNN"},
-    {.name = "gpt_step_512", .program = "gpt", .unit = "us", .at_least = 0.71, .against = "bare oneDNN"},
-    {.name = "gpt_step_128_threads_2",
-     .program = "gpt",
-     .unit = "us",
-     .at_least = 2,
-     .against = "PyTorch",
-     .threads = 2},
-    {.name = "gpt_step_512_threads_2",
-     .program = "gpt",
-     .unit = "us",
-     .at_least = 1.67,
-     .against = "PyTorch",
-     .threads = 2},
-    {.name = "gpt_step_128_threads_2",
-     .program = "gpt",
-     .unit = "us",
-     .at_least = 0.71,
-     .against = "bare oneDNN",
-     .threads = 2},
-    {.name = "gpt_step_512_threads_2",
-     .program = "gpt",
-     .unit = "us",
-     .at_least = 0.71,
-     .against = "bare oneDNN",
-     .threads = 2},
-    {.name = "lstm_step", .program = "recurrent", .unit = "us", .at_least = 1.0, .against = "PyTorch"},
-    {.name = "gru_step", .program = "recurrent", .unit = "us", .at_least = 1.0, .against = "PyTorch"},
-    {.name = "sample_peak_memory", .program = "", .unit = "MB", .at_most = 20},
-    {.name = "header_lines", .program = "", .unit = "lines", .at_most = 60'000},
-    {.name = "compile_contract_01_time", .program = "", .unit = "s", .at_most = 2},
-    {.name = "compile_contract_01_memory", .program = "", .unit = "MB", .at_most = 250},
-    {.name = "stripped_static_sample", .program = "", .unit = "MB", .at_most = 8},
-    {.name = "clean_library_build", .program = "", .unit = "s", .at_most = 240},
-    // The goals of the MLP compare with the bare loop; the gain over LibTorch has rows without a goal.
-    {.name = "mlp_step_32", .program = "mlp", .unit = "us"},
-    {.name = "mlp_step_128", .program = "mlp", .unit = "us"},
-    {.name = "mlp_step_512", .program = "mlp", .unit = "us"},
-};
 
 // A program that prints rows, and its output.
 struct Contender {
@@ -172,10 +94,11 @@ class Comparison {
   // Contenders take turns, so that disturbances of the machine affect all of them; every other round runs backwards.
   void measure_times() {
     const int repeats = std::stoi(arguments_.get("repeats", "3"));
+    const int only_threads = std::stoi(arguments_.get("threads", "0"));
     for (int round = 0; round < repeats; ++round) {
-      for (const std::string program : {"small", "elementwise", "mlp", "attention", "gpt", "recurrent"}) {
+      for (const std::string program : {"small", "elementwise", "mlp", "attention", "gpt", "recurrent", "vision"}) {
         for (const int threads : {1, 2}) {
-          if (!any_wanted(program, threads)) continue;
+          if (!any_wanted(program, threads) || (only_threads != 0 && threads != only_threads)) continue;
           if (std::thread::hardware_concurrency() < static_cast<unsigned>(threads)) {
             skip(program + " with " + std::to_string(threads) + " threads: this machine has fewer cores");
             continue;
@@ -213,8 +136,9 @@ class Comparison {
     lines("ours", {"-I" + include}, "#include <lockstep/lockstep.h>\n");
     if (const std::string source = arguments_.get("peer-source"); !source.empty()) {
       const std::vector<std::string> flags = split(arguments_.get("peer-flags"), ' ');
-      compile("LibTorch", flags, source);
-      lines("LibTorch", flags, "#include <torch/torch.h>\n");
+      const std::string name = arguments_.get("peer-source-name", "LibTorch");
+      compile(name, flags, source);
+      lines(name, flags, "#include <torch/torch.h>\n");
     }
   }
 
@@ -227,7 +151,7 @@ class Comparison {
 
   // Prints the table and returns it as JSON. A row without our figure is omitted.
   json report() const {
-    std::printf("\n%-27s %12s %12s %7s  %-22s %-4s %s\n", "work", "ours", "best peer", "ratio", "goal", "met", "peer");
+    std::printf("\n%-36s %12s %12s %7s  %-22s %-4s %s\n", "work", "ours", "best peer", "ratio", "goal", "met", "peer");
     json rows = json::array();
     for (const Goal& goal : kGoals) {
       if (!wanted(goal.name)) continue;
@@ -256,11 +180,11 @@ class Comparison {
       if (program == of && std::filesystem::exists(bin + bare))
         contenders.push_back({.name = "bare oneDNN", .command = {bin + bare}, .environment = {}});
     }
-    // The LibTorch of Debian 12 does not have attention.
-    if (program == "attention" || program == "gpt" || program == "recurrent") {
-      if (const std::string python = arguments_.get("torch"); !python.empty())
+    static const std::set<std::string> programs_in_python{"attention", "gpt", "recurrent", "vision"};
+    if (programs_in_python.contains(program)) {
+      if (const std::vector<std::string> torch = split(arguments_.get("torch"), '='); torch.size() == 2)
         contenders.push_back(
-            {.name = "PyTorch", .command = {python, "bench/peers/torch_" + program + ".py"}, .environment = {}});
+            {.name = torch[0], .command = {torch[1], "bench/peers/torch_" + program + ".py"}, .environment = {}});
       return contenders;
     }
     for (const std::string& peer : arguments_.all("peer")) {
@@ -323,10 +247,11 @@ class Comparison {
   std::pair<std::string, double> best_peer(const Goal& goal) const {
     std::pair<std::string, double> best{"", std::numeric_limits<double>::infinity()};
     for (const auto& [contender, value] : figures_.medians(goal.name)) {
-      const bool is_framework =
-          contender != "ours" && std::none_of(kReferences.begin(), kReferences.end(),
-                                              [&](const Reference& reference) { return reference.name == contender; });
-      const bool candidate = goal.against.empty() ? is_framework : contender == goal.against;
+      const bool is_framework = contender != "ours" && std::none_of(kReferences.begin(), kReferences.end(),
+                                                                    [&name = contender](const Reference& reference) {
+                                                                      return reference.name == name;
+                                                                    });
+      const bool candidate = goal.against.empty() ? is_framework : contender.starts_with(goal.against);
       if (candidate && value < best.second) best = {contender, value};
     }
     return best;
@@ -344,7 +269,7 @@ class Comparison {
       verdict = ours <= goal.at_most ? "yes" : "NO";
     }
     if (!std::isnan(goal.at_least)) {
-      text << (verdict == "-" ? "" : ", ") << ">= " << goal.at_least << 'x';
+      text << (verdict == "-" ? "" : ", ") << ">= " << std::setprecision(3) << goal.at_least << 'x';
       if (has_peer && ratio < goal.at_least)
         verdict = "NO";
       else if (verdict != "NO")
@@ -356,7 +281,7 @@ class Comparison {
       stream << value;
       return stream.str();
     };
-    std::printf("%-27s %12s %12s %7s  %-22s %-4s %s\n", (goal.name + " [" + goal.unit + "]").c_str(),
+    std::printf("%-36s %12s %12s %7s  %-22s %-4s %s\n", (goal.name + " [" + goal.unit + "]").c_str(),
                 number(ours).c_str(), has_peer ? number(theirs).c_str() : "-",
                 has_peer ? number(std::round(ratio * 100) / 100).c_str() : "-", text.str().c_str(), verdict.c_str(),
                 peer.c_str());

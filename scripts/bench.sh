@@ -3,8 +3,8 @@
 #   scripts/bench.sh [--full | --threads] [--repeats N] [filter]  the filter is part of a row's name: mlp, logreg, 1m
 # --threads only compares operations with two threads and with one, and thread pools; it fails if a goal is missed.
 # --full adds rows that need clean builds of the library: their time, and the size of a static sample.
-# Peers: LibTorch if CMake finds it (Debian: libtorch-dev; elsewhere CMAKE_PREFIX_PATH), and LIBTORCH_WHEEL, the torch
-# folder of an unpacked wheel (bench/README.md); for attention and GPTs, the PyTorch 2 of PYTHON (/usr/bin/python3).
+# Peers: the PyTorch 2 of PYTHON (/usr/bin/python3), of whose wheel the LibTorch programs are built as well, or of another
+# one (LIBTORCH_WHEEL: its torch folder); and the LibTorch that CMake finds, if any (CMAKE_PREFIX_PATH; Debian: libtorch-dev).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 full=; threads=; filter=; repeats=3
@@ -31,37 +31,51 @@ fi
 arguments=(--bin $build/bench --result $build/results.json --repeats "$repeats" --filter "$filter"
   --include "$PWD/include" --contract tests/contract/01_single.cpp --sample "$PWD/$build/samples/logistic_regression")
 
-# The peers: Debian's LibTorch and the wheel, by default and with AVX-512 enabled if the processor has it.
-add_peer() {  # name, build folder, options of its configuration
-  local name=$1 folder=$2
-  cmake -S bench/peers/libtorch -B "$folder" "${@:3}" >/dev/null 2>&1 || true
-  if ! cmake --build "$folder" 2>/dev/null | tail -1 || [ ! -x "$folder/libtorch_small" ]; then
-    arguments+=(--skipped "$name: not found, or its peers do not build")
+# PyTorch 2: its Python programs, and its wheel, whose headers and libraries make the LibTorch programs.
+python=${PYTHON:-/usr/bin/python3}
+read -r torch_version torch_folder < <("$python" -c '
+import torch
+from torch.nn.functional import scaled_dot_product_attention  # since 2.0
+print(".".join(torch.__version__.split(".")[:2]), torch.__path__[0])' 2>/dev/null) || true
+if [ -n "${torch_version:-}" ]; then
+  arguments+=(--torch "PyTorch $torch_version=$python")
+else
+  arguments+=(--skipped "PyTorch's attention, GPT, recurrent and vision rows: $python has no PyTorch 2 (PYTHON chooses another)")
+fi
+wheel=${LIBTORCH_WHEEL:-${torch_folder:-}}
+header=include/torch/csrc/api/include/torch/torch.h
+[ -n "$wheel" ] && [ ! -f "$wheel/$header" ] && arguments+=(--skipped "$wheel: no $header") && wheel=
+
+wheel_name=
+add_peer() {  # what it is, build folder, its configuration's options; sets peer_name, empty if there is none
+  peer_name=
+  cmake -S bench/peers/libtorch -B "$2" "${@:3}" >/dev/null 2>&1 || true
+  if ! cmake --build "$2" 2>/dev/null | tail -1 || [ ! -x "$2/libtorch_small" ]; then
+    arguments+=(--skipped "$1: not found, or its programs do not build")
     return
   fi
-  arguments+=(--peer "$name=$folder")
-  grep -qw avx512f /proc/cpuinfo && arguments+=(--peer "$name, avx512=$folder=avx512")
-  return 0
+  peer_name="LibTorch $(cat "$2/version")"
+  [ "$peer_name" = "$wheel_name" ] && peer_name+=" of CMake"
+  arguments+=(--peer "$peer_name=$2")
 }
-add_peer "LibTorch" build/peers
-if [ -n "${LIBTORCH_WHEEL:-}" ]; then
-  add_peer "LibTorch wheel" build/peers-wheel "-DLIBTORCH_WHEEL=$LIBTORCH_WHEEL"
-else
-  arguments+=(--skipped "LibTorch wheel: LIBTORCH_WHEEL is not set")
+[ -n "$wheel" ] && add_peer "LibTorch of $wheel" build/peers-wheel "-DLIBTORCH_WHEEL=$wheel" && wheel_name=$peer_name
+add_peer "LibTorch that CMake finds" build/peers
+# Debian's uses AVX2 by default. A wheel chooses AVX-512.
+if [ -n "$peer_name" ] && grep -qw avx512f /proc/cpuinfo; then
+  arguments+=(--peer "$peer_name, avx512=build/peers=avx512")
 fi
-python=${PYTHON:-/usr/bin/python3}
-if "$python" -c 'from torch.nn.functional import scaled_dot_product_attention' 2>/dev/null; then
-  arguments+=(--torch "$python")
-else
-  arguments+=(--skipped "PyTorch's attention and GPT: $python has no PyTorch 2 (PYTHON chooses another)")
+# The time to compile against LibTorch: with the wheel's headers, otherwise Debian's.
+include=
+if [ -n "$wheel_name" ]; then
+  include=$wheel/include
+elif [ -f /usr/$header ]; then
+  include=/usr/include
 fi
-# The time to compile against LibTorch: with Debian's headers, otherwise the wheel's.
-peer_source=bench/peers/libtorch/compile_me.cpp
-if [ -f /usr/include/torch/csrc/api/include/torch/torch.h ]; then
-  arguments+=(--peer-source $peer_source --peer-flags "-isystem /usr/include/torch/csrc/api/include")
-elif [ -n "${LIBTORCH_WHEEL:-}" ]; then
-  wheel_include=$LIBTORCH_WHEEL/include
-  arguments+=(--peer-source $peer_source --peer-flags "-isystem $wheel_include -isystem $wheel_include/torch/csrc/api/include")
+if [ -n "$include" ]; then
+  flags="-isystem $include/torch/csrc/api/include"
+  [ "$include" = /usr/include ] || flags+=" -isystem $include"
+  arguments+=(--peer-source bench/peers/libtorch/compile_me.cpp --peer-source-name "${wheel_name:-${peer_name:-LibTorch}}"
+    --peer-flags "$flags")
 fi
 
 if [ -n "$full" ]; then

@@ -162,6 +162,7 @@ struct Mlp {
 }  // namespace
 
 int main() {
+  if (bench::threads() != 1) return 0;  // the plain loops have one thread
   omp_set_num_threads(1);
   for (const std::int64_t batch : {32, 128, 512}) {
     const std::string name = "bare_mlp_step_" + std::to_string(batch);

@@ -4,6 +4,10 @@ import os
 import statistics
 import time
 
+# malloc keeps the memory that this process frees after it has freed a large block once. Otherwise it may return memory to
+# the kernel in each call, and the page faults take longer than a small convolution.
+bytearray(30_000_000)
+
 THREADS = int(os.environ.get("BENCH_THREADS", "1"))
 now = time.process_time if THREADS == 1 else time.perf_counter
 

@@ -1,4 +1,4 @@
-// The program that compile_cost.sh compiles: contract program 01 without its data set and loader, written for
+// The program that bench/run.cpp compiles: contract program 01 without its data set and loader, written for
 // LibTorch.
 #include <torch/torch.h>
 

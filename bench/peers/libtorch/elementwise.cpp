@@ -1,4 +1,4 @@
-// A million f32 elements through one op each, and a softmax over rows. Every call allocates its result.
+// f32 elements through one operation each, and a softmax over rows. Every call allocates its result.
 #include "peer.h"
 
 int main() {
@@ -13,4 +13,8 @@ int main() {
 
   const torch::Tensor rows = torch::randn({1024, 1024});
   peer::measure("softmax_1024", [&] { torch::Tensor c = torch::softmax(rows, 1); });
+
+  const torch::Tensor few = torch::randn({100'000}), many = torch::randn({4'000'000});
+  peer::measure("gelu_100k", [&] { torch::Tensor c = torch::gelu(few); });
+  peer::measure("gelu_4m", [&] { torch::Tensor c = torch::gelu(many); });
 }

@@ -11,7 +11,7 @@ using bench::measure;
 
 inline void set_up() {
   bench::start_a_thread_once();
-  at::set_num_threads(1);
+  at::set_num_threads(bench::threads());
   torch::manual_seed(0);
 }
 
