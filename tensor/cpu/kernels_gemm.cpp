@@ -20,7 +20,14 @@ namespace {
 constexpr std::int64_t kTinyProduct = 4096;  // multiplications; below, a library call costs more than the work
 constexpr std::int64_t kFewTerms = 256;   // terms that a library may add in sequence, oneDNN in products with a vector
 constexpr std::int64_t kBlockRows = 128;  // rows of one share of a large product, independent of the number of threads
+constexpr std::int64_t kBlockColumns = 192;   // the same of a product with few rows, at least
 constexpr std::int64_t kShareFrom = 1 << 22;  // minimum multiplications for several threads
+
+// Columns of one share of a large product with few rows: four shares, unless they would be narrow.
+std::int64_t block_columns(std::int64_t columns) {
+  const std::int64_t quarter = (columns + 63) / 64 * 16;  // registers of columns
+  return quarter > kBlockColumns ? quarter : kBlockColumns;
+}
 
 template <class T>
 struct Problem {
@@ -215,22 +222,25 @@ void gemm(const Gemm& gemm, DType dtype) {
   if (dtype == kBFloat16) return bf16_product(gemm);
   for_float(dtype, [&]<class T>(T) {
     const T* bias = as<T>(gemm.bias);
-    const bool cut = gemm.m >= 2 * kBlockRows && gemm.m * gemm.n * gemm.k >= kShareFrom;
-    const std::int64_t rows = cut ? kBlockRows : gemm.m;
-    const std::int64_t blocks = cut ? (gemm.m + rows - 1) / rows : 1;
+    const bool is_large = gemm.m * gemm.n * gemm.k >= kShareFrom, cuts_rows = is_large && gemm.m >= 2 * kBlockRows;
+    const std::int64_t rows = cuts_rows ? kBlockRows : gemm.m;
+    const std::int64_t columns = is_large && !cuts_rows ? block_columns(gemm.n) : gemm.n;
+    const std::int64_t blocks = (gemm.m + rows - 1) / rows, bands = (gemm.n + columns - 1) / columns;
     const auto run = [&](std::int64_t unit) {
-      const std::int64_t problem = unit / blocks, first = unit % blocks * rows, inner = problem % gemm.batch;
+      const std::int64_t left = unit % bands * columns, first = unit / bands % blocks * rows,
+                         problem = unit / bands / blocks, inner = problem % gemm.batch;
       const std::int64_t count = gemm.m - first < rows ? gemm.m - first : rows;
+      const std::int64_t width = gemm.n - left < columns ? gemm.n - left : columns;
       std::int64_t offsets[] = {inner * gemm.out_step, inner * gemm.a_step, inner * gemm.b_step};
       if (gemm.outer) add_offsets(*gemm.outer, problem / gemm.batch, offsets);
       product_with_bias(
-          Problem<T>{count, gemm.n, gemm.k, as<T>(gemm.a.data) + offsets[1] + first * gemm.a.row, gemm.a.row,
-                     gemm.a.column, as<T>(gemm.b.data) + offsets[2], gemm.b.row, gemm.b.column,
-                     as<T>(gemm.out.data) + offsets[0] + first * gemm.out.row, gemm.out.row},
-          bias);
+          Problem<T>{count, width, gemm.k, as<T>(gemm.a.data) + offsets[1] + first * gemm.a.row, gemm.a.row,
+                     gemm.a.column, as<T>(gemm.b.data) + offsets[2] + left * gemm.b.column, gemm.b.row, gemm.b.column,
+                     as<T>(gemm.out.data) + offsets[0] + first * gemm.out.row + left, gemm.out.row},
+          bias ? bias + left : nullptr);
     };
-    const std::int64_t units = (gemm.outer ? gemm.outer->numel : 1) * gemm.batch * blocks;
-    if (units > 1 && units * rows * gemm.n * gemm.k >= kShareFrom)
+    const std::int64_t units = (gemm.outer ? gemm.outer->numel : 1) * gemm.batch * blocks * bands;
+    if (units > 1 && units * rows * columns * gemm.k >= kShareFrom)
       for_chunks(units, run);
     else
       for (std::int64_t unit = 0; unit < units; ++unit) run(unit);
