@@ -87,9 +87,11 @@ bool matches_any(const std::vector<std::string>& patterns, std::string_view path
   return patterns.empty() || std::ranges::any_of(patterns, describes);
 }
 
+std::string quoted_name(std::string_view name) { return lockstep::in_quotes(name, 120); }
+
 std::string enumerate(const std::vector<std::string>& names, std::size_t shown) {
   std::string text;
-  for (std::size_t i = 0; i < names.size() && i < shown; ++i) text += (i ? ", " : "") + lockstep::in_quotes(names[i]);
+  for (std::size_t i = 0; i < names.size() && i < shown; ++i) text += (i ? ", " : "") + quoted_name(names[i]);
   if (names.size() > shown) text += fmt::format(" and {} more", names.size() - shown);
   return text;
 }

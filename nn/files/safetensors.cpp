@@ -5,6 +5,7 @@
 #include "lockstep/base/warning.h"
 #include "lockstep/nn/files/safetensors_internal.h"
 #include "lockstep/nn/hash_internal.h"
+#include "lockstep/nn/module_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep {
@@ -33,7 +34,7 @@ void check_bools(const Tensor& tensor, const Entry& entry, const TensorPart& par
   const auto bytes = bytes_of(tensor);
   const auto bad = std::find_if(bytes.begin(), bytes.end(), [](std::byte value) { return value > std::byte{1}; });
   LOCKSTEP_CHECK_IO(bad == bytes.end(), "{}: tensor {}: element {} is the byte {}, a bool is 0 or 1", file,
-                    lockstep::in_quotes(entry.name), part.at(bad - bytes.begin()), static_cast<int>(*bad));
+                    quoted_name(entry.name), part.at(bad - bytes.begin()), static_cast<int>(*bad));
 }
 
 }  // namespace
@@ -78,7 +79,7 @@ void Reader::fill(const Entry& entry, const TensorPart& part, const Tensor& tens
 
 std::string Reader::unsupported(const Entry& entry) const {
   return fmt::format("{}: tensor {}: dtype {} is not supported; Lockstep has F64 F32 F16 BF16 I64 I32 U8 BOOL",
-                     source_.name(), lockstep::in_quotes(entry.name), entry.unsupported);
+                     source_.name(), quoted_name(entry.name), entry.unsupported);
 }
 
 void Reader::require_supported(const Entry& entry) const {
@@ -89,7 +90,7 @@ void Reader::check_part(const Entry& entry, const TensorPart& part) const {
   require_supported(entry);
   const auto numel = static_cast<std::int64_t>((entry.end - entry.begin) / item_size(entry.dtype));
   LOCKSTEP_CHECK(part.fits(numel), "{}: tensor {}: elements {} are outside [0, {})", source_.name(),
-                 lockstep::in_quotes(entry.name), part.to_string(), numel);
+                 quoted_name(entry.name), part.to_string(), numel);
 }
 
 bool Reader::read_into(const Entry& entry, const TensorPart& part, const Tensor& tensor) const {

@@ -9,6 +9,7 @@
 
 #include "lockstep/base/check_internal.h"
 #include "lockstep/nn/files/weights_internal.h"
+#include "lockstep/nn/module_internal.h"
 
 namespace lockstep::nn {
 namespace {
@@ -82,8 +83,8 @@ void WeightFiles::open_index() {
       file_of.erase(found);
     }
   }
-  LOCKSTEP_CHECK_IO(file_of.empty(), "{}: the tensor {} is not in {}", path_,
-                    lockstep::in_quotes(file_of.begin()->first), folder + file_of.begin()->second);
+  LOCKSTEP_CHECK_IO(file_of.empty(), "{}: the tensor {} is not in {}", path_, quoted_name(file_of.begin()->first),
+                    folder + file_of.begin()->second);
 }
 
 }  // namespace lockstep::nn
