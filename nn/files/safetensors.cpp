@@ -12,14 +12,18 @@ namespace lockstep {
 namespace nn::safetensors {
 namespace {
 
-// Rejects PyTorch's own files: a zip archive, or before 1.6 a bare pickle. Both can run code when loaded. A
-// safetensors file may start with the same bytes, if they are the length of its header.
-void reject_pickles(const ByteSource& source) {
-  std::byte start[kTextOffset + 1] = {};
+// Rejects the pointer that a clone without Git LFS has in the place of a file, and PyTorch's own files: a zip archive, or
+// before 1.6 a bare pickle. Both can run code when loaded. A safetensors file may start with the same bytes as these, if
+// they are the length of its header.
+void reject_other_formats(const ByteSource& source) {
+  constexpr std::string_view kPointer = "version https://git-lfs";
+  std::byte start[kPointer.size()] = {};
   source.read_at(0, std::span(start).first(std::min<std::uint64_t>(source.size(), sizeof(start))));
   const auto header_bytes = ByteReader(start, source.name()).little<std::uint64_t>("header length");
   if (header_bytes <= limits::kSafetensorsHeaderBytes && start[kTextOffset] == std::byte{'{'}) return;
   const std::string_view text(reinterpret_cast<const char*>(start), sizeof(start));
+  LOCKSTEP_CHECK_IO(text != kPointer, "{}: this is a Git LFS pointer, not the file; fetch the file: git lfs pull",
+                    source.name());
   const bool is_pickle = text[0] == '\x80' && text[1] >= 2 && text[1] <= 5;  // text[1] is the protocol
   if (!is_pickle && !text.starts_with("PK\x03\x04")) return;
   throw IoError(
@@ -42,7 +46,7 @@ void check_bools(const Tensor& tensor, const Entry& entry, const TensorPart& par
 std::string checksum_text(std::uint64_t hash) { return fmt::format("{:016x}", hash); }
 
 Reader::Reader(const ByteSource& source) : source_(source) {
-  reject_pickles(source);
+  reject_other_formats(source);
   header_ = read_header(source, source.size());
   if (header_.metadata_left_out > 0)
     warn("load",

@@ -56,6 +56,8 @@ std::string transpose_hint(const LoadCall& call, const std::vector<std::string>&
 
 std::string hint_of(const LoadCall& call, const LoadWeightsResult& names, const std::vector<std::string>& transposable,
                     const std::vector<std::string>& square, bool loads_some) {
+  if (!call.index.empty() && !names.missing.empty())
+    return fmt::format("\nthe file has a part of the model; pass the index: {}", call.index);
   if (!call.has_options) return similar_names(call.source, names);
   if (const std::string prefix = common_prefix(names.unexpected, names.missing); !prefix.empty())
     return fmt::format("\nthe {1}'s names begin with \"{0}\": pass .rename = {{{{\"{0}\", \"\"}}}}", prefix,
@@ -121,10 +123,10 @@ void WeightMatch::match(const LoadCall& call, const std::vector<WeightSource>& s
     const std::string name = options.rename(of_source);
     if (name.empty()) continue;
     const auto own = shapes.find(name);
-    if (own == shapes.end()) {
-      if (known.contains(name)) continue;
+    if (own == shapes.end() || !sources[i].is_listed) {
+      if (known.contains(name) && sources[i].is_listed) continue;
       result_.unexpected.push_back(of_source);
-      renamed_.push_back(name);
+      renamed_.push_back(sources[i].is_listed ? name : "");
       continue;
     }
     LOCKSTEP_CHECK(found_.insert(name).second, "{}.rename gives several tensors the name {}, {} the last of them",
@@ -200,7 +202,9 @@ void WeightMatch::refuse(const LoadCall& call) const {
   std::vector<std::string> unexpected;
   for (std::size_t i = 0; i < renamed_.size(); ++i) {
     unexpected.push_back(quoted_name(result_.unexpected[i]));
-    if (renamed_[i] != result_.unexpected[i])
+    if (renamed_[i].empty())
+      unexpected.back() += " (not in the index)";
+    else if (renamed_[i] != result_.unexpected[i])
       unexpected.back() += fmt::format(" (renamed to {})", quoted_name(renamed_[i]));
   }
   add("missing", result_.missing);

@@ -1,6 +1,8 @@
 // The errors of load_weights and load_state_dict: their lists of names, and files that are not weights.
 #include "support.h"
 
+#include <fstream>
+
 #include <fmt/format.h>
 
 namespace {
@@ -14,6 +16,8 @@ std::string error_of_load(nn::Module& model, const std::string& path, const nn::
   }
   return "";
 }
+
+void write(const std::string& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
 
 }  // namespace
 
@@ -43,4 +47,31 @@ TEST_CASE("a long list of other shapes says how many it leaves out") {
   const std::string error = error_of_load(net, "many.safetensors");
   CHECK_MESSAGE(contains(error, "23 of another shape: \""), error);
   CHECK_MESSAGE(contains(error, "the file (7) and 3 more\n"), error);
+}
+
+TEST_CASE("a Git LFS pointer, a folder of pickles, and one file of several") {
+  nn::Linear net(3, 2);
+  const auto error = [&](const std::string& path) {
+    return error_of<ls::IoError>([&] { nn::load_weights(net, path); });
+  };
+  write("lfs.safetensors", "version https://git-lfs.github.com/spec/v1\noid sha256:abc\nsize 123\n");
+  CHECK(error("lfs.safetensors") ==
+        "lfs.safetensors: this is a Git LFS pointer, not the file; fetch the file: git lfs pull");
+  for (const char* name : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
+    CHECK(std::system("rm -rf pickles && mkdir pickles") == 0);
+    write(std::string("pickles/") + name, "PK\3\4");
+    CHECK(error("pickles") ==
+          fmt::format("pickles/{}: the weights in this folder are PyTorch pickles; convert each (the script is also in "
+                      "share/lockstep):\npython3 scripts/convert_checkpoint.py IN.bin OUT.safetensors",
+                      name));
+  }
+  CHECK(std::system("mkdir -p several") == 0);
+  const std::string part = "several/model-00001-of-00002.safetensors";
+  ls::save({{"weight", net.weight.master().detach()}}, part);
+  CHECK(!contains(error_of([&] { nn::load_weights(net, part); }), "index"));
+  write("several/model.safetensors.index.json", "{}");
+  CHECK(error_of([&] { nn::load_weights(net, part); }) ==
+        "load_weights: " + part +
+            ": 1 missing: \"bias\"\nthe file has a part of the model; pass the index: "
+            "several/model.safetensors.index.json");
 }
