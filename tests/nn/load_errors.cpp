@@ -65,7 +65,7 @@ TEST_CASE("a Git LFS pointer, a folder of pickles, and one file of several") {
                       "share/lockstep):\npython3 scripts/convert_checkpoint.py IN.bin OUT.safetensors",
                       name));
   }
-  CHECK(std::system("mkdir -p several") == 0);
+  CHECK(std::system("rm -rf several && mkdir several") == 0);
   const std::string part = "several/model-00001-of-00002.safetensors";
   ls::save({{"weight", net.weight.master().detach()}}, part);
   CHECK(!contains(error_of([&] { nn::load_weights(net, part); }), "index"));
