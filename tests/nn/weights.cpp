@@ -345,7 +345,7 @@ TEST_CASE("a file with several names of a tied tensor needs equal values") {
   CHECK(load("equal.safetensors", {}).empty());
   ls::save({{"tokens.weight", tokens}, {"head.weight", tokens.t().contiguous()}}, "reversed.safetensors");
   CHECK(load("reversed.safetensors", {.transpose = {"head"}}).empty());
-  other[1499][999].fill_(7);  // not in the first piece that is compared
+  other[1499][999].fill_(7);  // beyond the first elements that are read
   ls::save({{"tokens.weight", tokens}, {"head.weight", other.t().contiguous()}}, "reversed.safetensors");
   CHECK(contains(load("reversed.safetensors", {.transpose = {"head"}}), "are one tensor of the model"));
   ls::save({{"tokens.weight", tokens}, {"head.weight", other}}, "differs.safetensors");
