@@ -38,21 +38,20 @@ std::size_t printable_length(std::string_view text) {
 
 }  // namespace
 
-std::string in_quotes(std::string_view text) {
-  constexpr std::size_t kShown = 40;
-  constexpr std::size_t kWidest = 2 * kShown;  // escapes take four characters for a byte
+std::string in_quotes(std::string_view text, std::size_t shown) {
+  const std::size_t widest = 2 * shown;  // escapes take four characters for a byte
   std::string out = "\"";
-  std::size_t shown = 0;
-  while (shown < std::min(text.size(), kShown) && out.size() < kWidest) {
-    const std::size_t length = printable_length(text.substr(shown));
-    if (shown + length > kShown) break;
+  std::size_t done = 0;
+  while (done < std::min(text.size(), shown) && out.size() < widest) {
+    const std::size_t length = printable_length(text.substr(done));
+    if (done + length > shown) break;
     if (length == 0)
-      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[shown]));
+      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[done]));
     else
-      out += text.substr(shown, length);
-    shown += std::max<std::size_t>(length, 1);
+      out += text.substr(done, length);
+    done += std::max<std::size_t>(length, 1);
   }
-  out += text.size() > shown ? "\"..." : "\"";
+  out += text.size() > done ? "\"..." : "\"";
   return out;
 }
 

@@ -51,9 +51,9 @@ inline constexpr std::uint64_t kDeflateRatio = 1032;  // deflate's largest ratio
 // untrusted, but not negative.
 std::optional<std::uint64_t> array_bytes(std::span<const std::int64_t> shape, std::uint64_t item, std::uint64_t most);
 
-// Quotes `text` for a message: in double quotes, at most 40 bytes or 80 characters of it. Control characters and bytes
-// that are not UTF-8 are written as \xNN.
-std::string in_quotes(std::string_view text);
+// Quotes `text` for a message: in double quotes, at most `shown` bytes or twice as many characters of it. Control
+// characters and bytes that are not UTF-8 are written as \xNN.
+std::string in_quotes(std::string_view text, std::size_t shown = 40);
 
 // A cursor over bytes in memory, which must outlive it. Reading past the end throws IoError.
 class ByteReader {

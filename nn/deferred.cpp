@@ -18,6 +18,7 @@ constinit thread_local bool deferring = false;
 
 // Takes the next number for random values of `count` elements.
 Initial numbered(Initial rule, std::int64_t count, DType dtype) {
+  rule.dtype = dtype;
   if (rule.kind != Initial::kConstant) rule.position = random::draw_initial(raw::blocks_of(count, dtype));
   return rule;
 }
@@ -42,6 +43,12 @@ Tensor values(const Initial& rule, std::int64_t first, const Shape& shape, const
                      end = std::min(rule.zero_end - first, out.numel());
   if (begin < end) raw::view(out, {out.numel()}).slice(0, begin, end).zero_();
   return out;
+}
+
+// The same for a deferred tensor, whose dtype Module::to may have changed since its rule was set.
+Tensor converted_values(const Initial& rule, std::int64_t first, const Shape& shape, const TensorOptions& options) {
+  return values(rule, first, shape, {.dtype = rule.dtype, .device = options.device})
+      .to(options.dtype.value_or(rule.dtype));
 }
 
 // A deferred tensor's storage owns the rule.
@@ -75,6 +82,12 @@ Tensor initial(const Shape& shape, const Initial& rule) {
                           std::make_shared<Initial>(full_rule));
 }
 
+Tensor deferred_as(const Tensor& x, DType dtype) {
+  return x.dtype() == dtype
+             ? x
+             : raw::wrap_memory(nullptr, x.shape(), dtype, x.device(), std::make_shared<Initial>(rule_of("to", x)));
+}
+
 void initialise(const Tensor& x, const Initial& rule) {
   const NoGradGuard no_grad;
   const Initial full_rule = numbered(rule, x.numel(), x.dtype());
@@ -87,8 +100,8 @@ void initialise(const Tensor& x, const Initial& rule) {
 }
 
 Tensor initial_values(const Tensor& parameter, Device device) {
-  return values(rule_of("initial_values", parameter), 0, parameter.shape(),
-                {.dtype = parameter.dtype(), .device = device});
+  return converted_values(rule_of("initial_values", parameter), 0, parameter.shape(),
+                          {.dtype = parameter.dtype(), .device = device});
 }
 
 Tensor initial_values(const Tensor& parameter, const TensorPart& part, Device device) {
@@ -96,12 +109,12 @@ Tensor initial_values(const Tensor& parameter, const TensorPart& part, Device de
   LOCKSTEP_CHECK(part.fits(parameter.numel()), "initial_values: elements {} of a parameter with {}", part.to_string(),
                  parameter.numel());
   const TensorOptions options{.dtype = parameter.dtype(), .device = device};
-  if (part.is_consecutive()) return values(rule, part.at(0), {part.numel}, options);
+  if (part.is_consecutive()) return converted_values(rule, part.at(0), {part.numel}, options);
   const Tensor out = raw::empty({part.numel}, options);
   std::int64_t done = 0;
   for (std::int64_t k = 0; k < part.runs(); ++k) {
     const auto [first, count] = part.run_at(k);
-    raw::copy(values(rule, first, {count}, options), raw::slice(out, 0, done, done + count, 1));
+    raw::copy(converted_values(rule, first, {count}, options), raw::slice(out, 0, done, done + count, 1));
     done += count;
   }
   return out;

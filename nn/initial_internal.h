@@ -12,6 +12,7 @@ struct Initial {
   enum Kind : std::uint8_t { kConstant, kUniform, kNormal, kTruncatedNormal, kOrthogonal } kind;
   double a = 0, b = 0;                        // the constant; low and high; mean and standard deviation; the gain
   random::Position position{};                // of random values; set by initial() and initialise()
+  DType dtype = kFloat32;                     // in which the values are computed; set in the same way
   std::int64_t zero_begin = 0, zero_end = 0;  // elements of the flattened tensor that are 0 instead
   double low = 0, high = 0;                   // of a truncated distribution
   std::int64_t rows = 0, columns = 0;         // of an orthogonal matrix
@@ -31,6 +32,8 @@ Tensor orthogonal(const Initial& rule, std::int64_t first, const Shape& shape, c
 
 // Fills `x` by the rule or, if `x` is deferred, replaces its rule.
 void initialise(const Tensor& x, const Initial& rule);
+// A deferred tensor of another dtype, whose values are those of `x`, converted.
+Tensor deferred_as(const Tensor& x, DType dtype);
 // All values of a deferred parameter, in its shape.
 Tensor initial_values(const Tensor& parameter, Device device);
 

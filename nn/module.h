@@ -147,7 +147,7 @@ class Module {
   /// Converts the parameters and buffers. Handles, optimizers and hooks stay valid.
   void to(Device device);
   void to(const char* device) { to(Device(device)); }
-  void to(DType dtype);  ///< floating-point tensors only
+  void to(DType dtype);  ///< floating-point tensors only; deferred ones remain deferred
   void zero_grad();      ///< makes all gradients undefined
   /// Turns requires_grad off, or on, for the parameters whose names, or modules above them, a pattern describes as in
   /// LoadStateDictOptions::transpose: freeze("encoder"), freeze("layers.*.norm1"). Returns their number, a tied one

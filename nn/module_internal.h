@@ -24,6 +24,8 @@ bool matches(std::string_view pattern, std::string_view path);
 // Whether one of the patterns describes `path` or a module above it, or there are none.
 bool matches_any(const std::vector<std::string>& patterns, std::string_view path);
 
+// The name of a weight or module, in quotes. Names of up to 120 bytes are whole, so that they can be copied.
+std::string quoted_name(std::string_view name);
 // `"a", "b" and 3 more`, with at most `shown` names.
 std::string enumerate(const std::vector<std::string>& names, std::size_t shown = 2);
 // `; the nearest are "fc1", "fc2"`: those of `names` that are most similar to `name`, at most three.

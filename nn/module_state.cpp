@@ -16,10 +16,9 @@
 namespace lockstep::nn {
 namespace {
 
-// Throws InvalidArgument if a parameter is deferred or in a stage of a pipeline, before anything is changed.
+// Throws InvalidArgument if a parameter is in a stage of a pipeline, before anything is changed.
 void check_can_convert(const std::vector<Parameter>& parameters) {
   for (const Parameter& parameter : parameters) {
-    if (is_deferred(parameter.master())) throw_deferred();
     LOCKSTEP_CHECK(parameter.sharding() != Sharding::kStage,
                    "Module::to: the parameters are those of one stage of a pipeline, and other ranks have the others; "
                    "convert the model before the Pipeline is constructed");
@@ -87,14 +86,19 @@ bool matches_any(const std::vector<std::string>& patterns, std::string_view path
   return patterns.empty() || std::ranges::any_of(patterns, describes);
 }
 
+std::string quoted_name(std::string_view name) { return lockstep::in_quotes(name, 120); }
+
 std::string enumerate(const std::vector<std::string>& names, std::size_t shown) {
   std::string text;
-  for (std::size_t i = 0; i < names.size() && i < shown; ++i) text += (i ? ", " : "") + lockstep::in_quotes(names[i]);
+  for (std::size_t i = 0; i < names.size() && i < shown; ++i) text += (i ? ", " : "") + quoted_name(names[i]);
   if (names.size() > shown) text += fmt::format(" and {} more", names.size() - shown);
   return text;
 }
 
 void Module::to(Device device) {
+  for (const Parameter& parameter : parameters()) {
+    if (is_deferred(parameter.master())) throw_deferred();
+  }
   check_can_convert(parameters());
   convert_all(*this, [&](const Tensor& tensor) { return tensor.to(device); });
 }
@@ -103,7 +107,10 @@ void Module::to(DType dtype) {
   LOCKSTEP_CHECK(lockstep::is_floating_point(dtype), "{}: to({}): parameters need a floating-point dtype", type_name(),
                  lockstep::name(dtype));
   check_can_convert(parameters());
-  convert_all(*this, [&](const Tensor& tensor) { return tensor.is_floating_point() ? tensor.to(dtype) : tensor; });
+  convert_all(*this, [&](const Tensor& tensor) {
+    if (is_deferred(tensor)) return deferred_as(tensor, dtype);
+    return tensor.is_floating_point() ? tensor.to(dtype) : tensor;
+  });
 }
 
 std::string slice_name(const std::string& name, const ParameterSlice& slice) {

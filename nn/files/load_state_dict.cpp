@@ -92,7 +92,7 @@ void assign(Module& module, const StateDictLoad& load) {
     LOCKSTEP_CHECK(tensor.is_floating_point() || !parameters.contains(ids.at(name)),
                    "load_state_dict: .assign: {} is {} in the dict, but parameters need a floating-point dtype; load "
                    "without .assign, which converts",
-                   lockstep::in_quotes(name), lockstep::name(tensor.dtype()));
+                   quoted_name(name), lockstep::name(tensor.dtype()));
   });
   const NoGradGuard no_grad;
   load.for_each([&](const std::string& name, const Tensor& tensor) {

@@ -5,20 +5,25 @@
 #include "lockstep/base/warning.h"
 #include "lockstep/nn/files/safetensors_internal.h"
 #include "lockstep/nn/hash_internal.h"
+#include "lockstep/nn/module_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep {
 namespace nn::safetensors {
 namespace {
 
-// Rejects PyTorch's own files: a zip archive, or before 1.6 a bare pickle. Both can run code when loaded. A
-// safetensors file may start with the same bytes, if they are the length of its header.
-void reject_pickles(const ByteSource& source) {
-  std::byte start[kTextOffset + 1] = {};
+// Rejects the pointer that a clone without Git LFS has in the place of a file, and PyTorch's own files: a zip archive, or
+// before 1.6 a bare pickle. Both can run code when loaded. A safetensors file may start with the same bytes as these, if
+// they are the length of its header.
+void reject_other_formats(const ByteSource& source) {
+  constexpr std::string_view kPointer = "version https://git-lfs";
+  std::byte start[kPointer.size()] = {};
   source.read_at(0, std::span(start).first(std::min<std::uint64_t>(source.size(), sizeof(start))));
   const auto header_bytes = ByteReader(start, source.name()).little<std::uint64_t>("header length");
   if (header_bytes <= limits::kSafetensorsHeaderBytes && start[kTextOffset] == std::byte{'{'}) return;
   const std::string_view text(reinterpret_cast<const char*>(start), sizeof(start));
+  LOCKSTEP_CHECK_IO(text != kPointer, "{}: this is a Git LFS pointer, not the file; fetch the file: git lfs pull",
+                    source.name());
   const bool is_pickle = text[0] == '\x80' && text[1] >= 2 && text[1] <= 5;  // text[1] is the protocol
   if (!is_pickle && !text.starts_with("PK\x03\x04")) return;
   throw IoError(
@@ -33,7 +38,7 @@ void check_bools(const Tensor& tensor, const Entry& entry, const TensorPart& par
   const auto bytes = bytes_of(tensor);
   const auto bad = std::find_if(bytes.begin(), bytes.end(), [](std::byte value) { return value > std::byte{1}; });
   LOCKSTEP_CHECK_IO(bad == bytes.end(), "{}: tensor {}: element {} is the byte {}, a bool is 0 or 1", file,
-                    lockstep::in_quotes(entry.name), part.at(bad - bytes.begin()), static_cast<int>(*bad));
+                    quoted_name(entry.name), part.at(bad - bytes.begin()), static_cast<int>(*bad));
 }
 
 }  // namespace
@@ -41,7 +46,7 @@ void check_bools(const Tensor& tensor, const Entry& entry, const TensorPart& par
 std::string checksum_text(std::uint64_t hash) { return fmt::format("{:016x}", hash); }
 
 Reader::Reader(const ByteSource& source) : source_(source) {
-  reject_pickles(source);
+  reject_other_formats(source);
   header_ = read_header(source, source.size());
   if (header_.metadata_left_out > 0)
     warn("load",
@@ -78,7 +83,7 @@ void Reader::fill(const Entry& entry, const TensorPart& part, const Tensor& tens
 
 std::string Reader::unsupported(const Entry& entry) const {
   return fmt::format("{}: tensor {}: dtype {} is not supported; Lockstep has F64 F32 F16 BF16 I64 I32 U8 BOOL",
-                     source_.name(), lockstep::in_quotes(entry.name), entry.unsupported);
+                     source_.name(), quoted_name(entry.name), entry.unsupported);
 }
 
 void Reader::require_supported(const Entry& entry) const {
@@ -89,7 +94,7 @@ void Reader::check_part(const Entry& entry, const TensorPart& part) const {
   require_supported(entry);
   const auto numel = static_cast<std::int64_t>((entry.end - entry.begin) / item_size(entry.dtype));
   LOCKSTEP_CHECK(part.fits(numel), "{}: tensor {}: elements {} are outside [0, {})", source_.name(),
-                 lockstep::in_quotes(entry.name), part.to_string(), numel);
+                 quoted_name(entry.name), part.to_string(), numel);
 }
 
 bool Reader::read_into(const Entry& entry, const TensorPart& part, const Tensor& tensor) const {

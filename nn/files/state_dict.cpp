@@ -5,6 +5,7 @@
 #include "lockstep/base/byte_reader_internal.h"
 #include "lockstep/base/check_internal.h"
 #include "lockstep/base/edit_distance_internal.h"
+#include "lockstep/nn/module_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep {
@@ -36,8 +37,8 @@ const Tensor& StateDict::at(const std::string& name) const {
   const auto found = index_.find(name);
   if (found != index_.end()) return entries_[found->second].second;
   const Entry* near = nearest(*this, name);
-  throw InvalidArgument(fmt::format("StateDict: no entry {} among {}{}", lockstep::in_quotes(name), size(),
-                                    near ? fmt::format("; the nearest is {}", lockstep::in_quotes(near->first)) : ""));
+  throw InvalidArgument(fmt::format("StateDict: no entry {} among {}{}", nn::quoted_name(name), size(),
+                                    near ? fmt::format("; the nearest is {}", nn::quoted_name(near->first)) : ""));
 }
 
 StateDict StateDict::clone() const {

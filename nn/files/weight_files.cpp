@@ -9,6 +9,7 @@
 
 #include "lockstep/base/check_internal.h"
 #include "lockstep/nn/files/weights_internal.h"
+#include "lockstep/nn/module_internal.h"
 
 namespace lockstep::nn {
 namespace {
@@ -33,7 +34,21 @@ std::string in_folder(const std::string& path) {
   for (const char* name : {kIndex, kFile}) {
     if (exists(folder + name)) return folder + name;
   }
+  for (const char* pickle : {"pytorch_model.bin", "pytorch_model.bin.index.json"})
+    LOCKSTEP_CHECK_IO(!exists(folder + pickle),
+                      "{}{}: the weights in this folder are PyTorch pickles; convert each (the script is also in "
+                      "share/lockstep):\npython3 scripts/convert_checkpoint.py IN.bin OUT.safetensors",
+                      folder, pickle);
   throw IoError(fmt::format("{}: the folder has neither {} nor {}; pass the path of a file", path, kIndex, kFile));
+}
+
+// "gpt2/model.safetensors.index.json" for "gpt2/model-00001-of-00003.safetensors", if that file exists; "": no index.
+std::string index_of(const std::string& path) {
+  constexpr std::string_view kShard = "-00001-of-00003.safetensors";
+  if (path.size() <= kShard.size() || path.size() - path.rfind("-of-") != kShard.size() - kShard.rfind("-of-"))
+    return "";
+  const std::string index = path.substr(0, path.size() - kShard.size()) + ".safetensors.index.json";
+  return exists(index) ? index : "";
 }
 
 // The file of each tensor. Files are next to the index.
@@ -64,11 +79,13 @@ WeightFiles::WeightFiles(const std::string& path) : path_(in_folder(path)) {
     return;
   }
   files_.push_back(std::make_unique<File>(path_));
+  index_ = index_of(path_);
   for (const safetensors::Entry& entry : files_[0]->reader.entries()) tensors_.push_back({files_[0].get(), &entry});
 }
 
 void WeightFiles::open_index() {
-  std::map<std::string, std::string> file_of = read_index(path_);
+  const std::map<std::string, std::string> file_of = read_index(path_);
+  std::set<std::string> read;
   std::map<std::string, const File*> opened;
   for (const auto& [name, file] : file_of) opened[file] = nullptr;
   const std::string folder = path_.substr(0, path_.rfind('/') + 1);
@@ -77,13 +94,16 @@ void WeightFiles::open_index() {
     place = files_.back().get();
     for (const safetensors::Entry& entry : place->reader.entries()) {
       const auto found = file_of.find(entry.name);
-      if (found == file_of.end() || found->second != file) continue;
-      tensors_.push_back({place, &entry});
-      file_of.erase(found);
+      if (found == file_of.end()) {
+        unlisted_.push_back({place, &entry});
+      } else if (found->second == file) {
+        tensors_.push_back({place, &entry});
+        read.insert(entry.name);
+      }
     }
   }
-  LOCKSTEP_CHECK_IO(file_of.empty(), "{}: the tensor {} is not in {}", path_,
-                    lockstep::in_quotes(file_of.begin()->first), folder + file_of.begin()->second);
+  for (const auto& [name, file] : file_of)
+    LOCKSTEP_CHECK_IO(read.contains(name), "{}: the tensor {} is not in {}", path_, quoted_name(name), folder + file);
 }
 
 }  // namespace lockstep::nn

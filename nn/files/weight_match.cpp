@@ -39,9 +39,8 @@ std::string similar_names(const char* source, const LoadWeightsResult& names) {
   if (names.missing.size() > kMostNames || names.unexpected.size() > kMostNames) return "";
   for (const std::string& missing : names.missing) {
     for (const std::string& other : names.unexpected) {
-      if (edit_distance(missing, other) <= 2)
-        return fmt::format("\n{} is similar to the {}'s {}", lockstep::in_quotes(missing), source,
-                           lockstep::in_quotes(other));
+      if (missing != other && edit_distance(missing, other) <= 2)
+        return fmt::format("\n{} is similar to the {}'s {}", quoted_name(missing), source, quoted_name(other));
     }
   }
   return "";
@@ -57,6 +56,8 @@ std::string transpose_hint(const LoadCall& call, const std::vector<std::string>&
 
 std::string hint_of(const LoadCall& call, const LoadWeightsResult& names, const std::vector<std::string>& transposable,
                     const std::vector<std::string>& square, bool loads_some) {
+  if (!call.index.empty() && !names.missing.empty())
+    return fmt::format("\nthe file has a part of the model; pass the index: {}", call.index);
   if (!call.has_options) return similar_names(call.source, names);
   if (const std::string prefix = common_prefix(names.unexpected, names.missing); !prefix.empty())
     return fmt::format("\nthe {1}'s names begin with \"{0}\": pass .rename = {{{{\"{0}\", \"\"}}}}", prefix,
@@ -67,7 +68,11 @@ std::string hint_of(const LoadCall& call, const LoadWeightsResult& names, const 
         "name) {{ return \"{0}.\" + name; }}",
         prefix, call.source);
   if (!transposable.empty()) return transpose_hint(call, transposable, square);
-  return similar_names(call.source, names) + (loads_some ? "\n.strict = false loads the rest" : "");
+  std::string fixes = similar_names(call.source, names);
+  const bool leaves_out = loads_some && fixes.empty() && !names.unexpected.empty();
+  if (leaves_out)
+    fixes = fmt::format("\n.rename = {{{{{}, \"\"}}}} leaves a tensor out", quoted_name(names.unexpected[0]));
+  return fixes + (loads_some ? "\n.strict = false loads the rest" : "");
 }
 
 // "(2, 3)"
@@ -104,7 +109,7 @@ void WeightMatch::check_transpose(const LoadCall& call, const std::vector<Weight
         paths.insert(name.substr(0, end));
     }
     throw InvalidArgument(fmt::format("{}.transpose: the pattern {} describes no matrix of the model{}", call.where,
-                                      lockstep::in_quotes(pattern), nearest(pattern, {paths.begin(), paths.end()})));
+                                      quoted_name(pattern), nearest(pattern, {paths.begin(), paths.end()})));
   }
 }
 
@@ -118,12 +123,14 @@ void WeightMatch::match(const LoadCall& call, const std::vector<WeightSource>& s
     const std::string name = options.rename(of_source);
     if (name.empty()) continue;
     const auto own = shapes.find(name);
-    if (own == shapes.end()) {
-      if (!known.contains(name)) result_.unexpected.push_back(of_source);
+    if (own == shapes.end() || !sources[i].is_listed) {
+      if (known.contains(name) && sources[i].is_listed) continue;
+      result_.unexpected.push_back(of_source);
+      renamed_.push_back(sources[i].is_listed ? name : "");
       continue;
     }
     LOCKSTEP_CHECK(found_.insert(name).second, "{}.rename gives several tensors the name {}, {} the last of them",
-                   call.where, lockstep::in_quotes(name), lockstep::in_quotes(of_source));
+                   call.where, quoted_name(name), quoted_name(of_source));
     const Shape& shape = own->second;
     const std::optional<Shape>& given = sources[i].shape;
     const bool is_transposed = shape.dim() == 2 && !options.transpose.empty() && matches_any(options.transpose, name);
@@ -135,7 +142,7 @@ void WeightMatch::match(const LoadCall& call, const std::vector<WeightSource>& s
       continue;
     }
     result_.other_shape.push_back(name);
-    shapes_.push_back(fmt::format("{}: the model has {}, the {} {}{}", lockstep::in_quotes(name), shape.to_string(),
+    shapes_.push_back(fmt::format("{}: the model has {}, the {} {}{}", quoted_name(name), shape.to_string(),
                                   call.source, shape_text(sources[i]), is_transposed ? ", to be transposed" : ""));
     if (given && shape.dim() == 2 && *given == reversed(shape)) transposable_.push_back(name);
   }
@@ -176,10 +183,9 @@ bool same_values(const Tensor& a, const Tensor& b, DType dtype) {
 
 void throw_tied(const LoadCall& call, const std::string& first, const std::string& second) {
   throw InvalidArgument(fmt::format(
-      "{}{} and {} are one tensor of the model, but differ in the {}{}", call.where, lockstep::in_quotes(first),
-      lockstep::in_quotes(second), call.source,
-      call.has_options ? fmt::format("\nLeave one of them out: .rename = {{{{{}, \"\"}}}}", lockstep::in_quotes(second))
-                       : ""));
+      "{}{} and {} are one tensor of the model, but differ in the {}{}", call.where, quoted_name(first),
+      quoted_name(second), call.source,
+      call.has_options ? fmt::format("\nLeave one of them out: .rename = {{{{{}, \"\"}}}}", quoted_name(second)) : ""));
 }
 
 void WeightMatch::refuse(const LoadCall& call) const {
@@ -187,11 +193,23 @@ void WeightMatch::refuse(const LoadCall& call) const {
   const auto add = [&](const char* kind, const std::vector<std::string>& names) {
     if (!names.empty()) kinds.push_back(fmt::format("{} {}: {}", names.size(), kind, enumerate(names, kShown)));
   };
+  const auto add_texts = [&](const char* kind, const std::vector<std::string>& texts) {
+    if (texts.empty()) return;
+    const std::span<const std::string> shown = std::span(texts).first(std::min(texts.size(), kShown));
+    kinds.push_back(fmt::format("{} {}: {}{}", texts.size(), kind, fmt::join(shown, ", "),
+                                shown.size() < texts.size() ? fmt::format(" and {} more", texts.size() - kShown) : ""));
+  };
+  std::vector<std::string> unexpected;
+  for (std::size_t i = 0; i < renamed_.size(); ++i) {
+    unexpected.push_back(quoted_name(result_.unexpected[i]));
+    if (renamed_[i].empty())
+      unexpected.back() += " (not in the index)";
+    else if (renamed_[i] != result_.unexpected[i])
+      unexpected.back() += fmt::format(" (renamed to {})", quoted_name(renamed_[i]));
+  }
   add("missing", result_.missing);
-  add("unexpected", result_.unexpected);
-  if (!shapes_.empty())
-    kinds.push_back(fmt::format("{} of another shape: {}", shapes_.size(),
-                                fmt::join(std::span(shapes_).first(std::min(shapes_.size(), kShown)), ", ")));
+  add_texts("unexpected", unexpected);
+  add_texts("of another shape", shapes_);
   throw InvalidArgument(fmt::format("{}{}{}", call.where, fmt::join(kinds, "; "),
                                     hint_of(call, result_, transposable_, square_, !matches_.empty())));
 }

@@ -28,13 +28,15 @@ Tensor elements_at(const Tensor& whole, const TensorPart& place) {
 }
 
 LoadCall call_of(const char* op, const WeightFiles& files) {
-  return {.where = fmt::format("{}: {}: ", op, files.path())};
+  return {.where = fmt::format("{}: {}: ", op, files.path()), .index = files.index()};
 }
 
 std::vector<WeightSource> sources_of(const WeightFiles& files) {
   std::vector<WeightSource> sources;
   for (const WeightFiles::Tensor& tensor : files.tensors())
     sources.push_back({.name = tensor.entry->name, .shape = tensor.entry->shape});
+  for (const WeightFiles::Tensor& tensor : files.unlisted())
+    sources.push_back({.name = tensor.entry->name, .shape = tensor.entry->shape, .is_listed = false});
   return sources;
 }
 

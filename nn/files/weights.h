@@ -31,7 +31,8 @@ struct LoadWeightsOptions {
 using LoadWeightsResult = LoadStateDictResult;  ///< what did not match
 
 /// Reads the model's parameters and buffers from `path`: a safetensors file, an index (`*.safetensors.index.json`) of
-/// several, or a folder with either, `model.safetensors.index.json` or `model.safetensors`. Tensors are read one by one,
+/// several, or a folder with either, `model.safetensors.index.json` or `model.safetensors`. A tensor of
+/// these files that the index lacks is unexpected. Tensors are read one by one,
 /// into the model's own memory, converting dtypes. Deferred parameters get memory on the CPU, and those that are missing
 /// their initial values. A tied tensor may be there under one of its names, or
 /// under several with equal values. The buffer `num_batches_tracked` may be

@@ -36,14 +36,17 @@ class WeightFiles {
 
   // Throws IoError.
   explicit WeightFiles(const std::string& path);
-  const std::string& path() const { return path_; }  // of the file or of the index
+  const std::string& path() const { return path_; }    // of the file or of the index
+  const std::string& index() const { return index_; }  // the index of the model of which the file is a part; often ""
   const std::vector<std::unique_ptr<File>>& files() const { return files_; }
   const std::vector<Tensor>& tensors() const { return tensors_; }
+  const std::vector<Tensor>& unlisted() const { return unlisted_; }  // tensors of the files that the index lacks
 
  private:
   void open_index();
-  std::string path_;
+  std::string path_, index_;
   std::vector<std::unique_ptr<File>> files_;
+  std::vector<Tensor> unlisted_;
   std::vector<Tensor> tensors_;  // file after file, in the order of their data
 };
 
@@ -51,6 +54,7 @@ class WeightFiles {
 struct WeightSource {
   std::string name;
   std::optional<Shape> shape;  // empty: an undefined tensor
+  bool is_listed = true;       // false: it is not read, because the index of its file lacks it
 };
 
 // The call that loads, for its errors.
@@ -58,6 +62,7 @@ struct LoadCall {
   std::string where;  // their beginning: "load_weights: model.safetensors: "
   const char* source = "file";
   bool has_options = true;  // false: no advice to pass options
+  std::string index = {};   // of the model of which the file is a part
 };
 
 // Finds the tensors of a source that fit those of a model.
@@ -96,7 +101,9 @@ class WeightMatch {
   [[noreturn]] void refuse(const LoadCall& call) const;
 
   std::vector<Match> matches_;
-  std::set<std::string> found_, loaded_;   // names of the model that the source has; those of matches_
+  std::set<std::string> found_, loaded_;  // names of the model that the source has; those of matches_
+  std::vector<std::string>
+      renamed_;  // by name in result_.unexpected: what .rename made of it; "": it is not in the index
   std::vector<std::string> shapes_;        // by name in result_.other_shape: both shapes, for the error
   std::vector<std::string> transposable_;  // names in result_.other_shape whose matrices would fit transposed
   std::vector<std::string> square_;        // names of square matrices that are read as they are

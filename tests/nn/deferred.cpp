@@ -118,7 +118,7 @@ TEST_CASE("computing with a deferred parameter is an error that says what to do"
   CHECK(refused([&] { weight.clone(); }));
   CHECK(refused([&] { weight.mul_(2); }));
   CHECK(refused([&] { weight[0][0].item<float>(); }));
-  CHECK(refused([&] { net.to(ls::kFloat64); }));
+  CHECK(refused([&] { net.to("cpu"); }));
   CHECK(refused([&] { nn::parameter_hash(net); }));
   CHECK(refused([&] { nn::init::zeros_(weight[0]); }));
   CHECK(contains(error_of([&] { nn::initial_values(weight, 1, 120); }), "elements 1 to 121 of a parameter with 120"));
@@ -129,13 +129,41 @@ TEST_CASE("computing with a deferred parameter is an error that says what to do"
   CHECK(contains(error_of([] { nn::initial_values(ls::ones({2}), 0, 1); }), "has values already"));
 }
 
+TEST_CASE("a deferred model that is converted gets the values of a converted model, and loads in its dtype") {
+  for (const ls::DType dtype : {ls::kBFloat16, ls::kFloat64, ls::kFloat32}) {
+    CAPTURE(ls::name(dtype));
+    ls::manual_seed(3);
+    Net plain;
+    plain.to(dtype);
+    const auto deferred = [&] {
+      const nn::DeferredInit deferring(3);
+      auto net = std::make_unique<Net>();
+      net->to(dtype);
+      return net;
+    };
+    const auto net = deferred(), loaded = deferred();
+    CHECK(nn::is_deferred(net->head.weight));
+    CHECK(net->head.weight->dtype() == dtype);
+    CHECK(net->head.weight.master().requires_grad());
+    const Tensor part = nn::initial_values(net->head.weight, 3, 50);
+    CHECK(same_bits(part, plain.head.weight->detach().flatten().narrow(0, 3, 50)));
+    nn::materialize(*net);
+    ls::save(plain.state_dict(), "converted.safetensors");
+    nn::load_weights(*loaded, "converted.safetensors");
+    for (const auto& each : plain.state_dict()) {
+      CHECK_MESSAGE(same_bits(net->state_dict().at(each.first), each.second), each.first);
+      CHECK_MESSAGE(same_bits(loaded->state_dict().at(each.first), each.second), each.first);
+    }
+  }
+}
+
 TEST_CASE("a module with deferred parameters is not changed by a load or conversion that fails") {
   const Net plain;
   const nn::DeferredInit deferred;
   Net net;
   plain.own->detach().fill_(7);
   CHECK(contains(error_of([&] { net.load_state_dict(plain.state_dict()); }), "call nn::materialize(module)"));
-  CHECK(contains(error_of([&] { net.to(ls::kFloat64); }), "call nn::materialize(module)"));
+  CHECK(contains(error_of([&] { net.to("cpu"); }), "call nn::materialize(module)"));
   CHECK(ls::equal(net.own, ls::full({2}, 3.0)));
   CHECK(contains(error_of([&] { nn::init::normal_(net.head.weight->detach().t()); }), "transposition of a deferred"));
 }
