@@ -60,11 +60,11 @@ struct PipelinePlan {
 /// Trains a model in stages.
 class Pipeline : public TrainingStep<Pipeline> {
  public:
-  /// Compares the models and options of all ranks of `axis`, then frees the parameters of other ranks' stages; deferred
-  /// parameters (nn/deferred.h) get storage on their stage's rank only. The model stays in stages for good. `module` must
-  /// outlive this object. Collective along the axis. Throws InvalidArgument for a chain that leaves out parameters, names
-  /// a module twice, or has fewer modules than there are stages; if stages of different ranks share a buffer; and for
-  /// numbers that the schedule cannot have. Throws CommError if ranks differ.
+  /// Compares the models and options of all ranks of `axis`, takes rank 0's values, then frees the parameters of other
+  /// ranks' stages; deferred parameters (nn/deferred.h) get storage on their stage's rank only. The model stays in stages
+  /// for good. `module` must outlive this object. Collective along the axis. Throws InvalidArgument for a chain that
+  /// leaves out parameters, names a module twice, or has fewer modules than there are stages; if stages of different
+  /// ranks share a buffer; and for numbers that the schedule cannot have. Throws CommError if ranks differ.
   Pipeline(nn::Module& module, const DeviceMesh& axis, const PipelineOptions& options = {});
   ~Pipeline();
   Pipeline(const Pipeline&) = delete;

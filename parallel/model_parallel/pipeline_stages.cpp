@@ -111,7 +111,10 @@ std::shared_ptr<const PipelineRunner> cut_into_stages(const char* op, nn::Module
                  "{}: expected a mesh of one axis, for example mesh[\"pp\"]; the mesh is {}", op,
                  axis.defined() ? axis.to_string() : "undefined");
   const auto [table, stages] = plan_stages(op, module, axis.size(), axis.rank(), options);
-  if (axis.group()) check_ranks(op, module, *axis.group(), stages, table, options);
+  if (axis.group()) {
+    check_ranks(op, module, *axis.group(), stages, table, options);
+    share_values(op, module, *axis.group());
+  }
   auto runner = std::make_shared<const PipelineRunner>(op, module, axis.group(), whole_group(axis), stages, table);
   nn::add_runner(module, runner);
   return runner;

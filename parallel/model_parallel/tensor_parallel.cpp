@@ -337,8 +337,11 @@ TensorPlan parallelize(nn::Module& module, const DeviceMesh& axis, const TensorP
   const std::shared_ptr<const TensorSlices> slices = slices_of(axis, options.tensor_slices, options.sequence_parallel);
   std::vector<StyledModule> styled;
   on_all_ranks(slices->group.get(), [&] { styled = checked_plan(module, *slices, options); });
-  if (slices->group)
+  if (slices->group) {
     check_same_texts("parallelize: ranks have different options", texts_of(*slices, styled), *slices->group);
+    check_same_tensors(kOp, module, *slices->group);
+    share_values(kOp, module, *slices->group);
+  }
 
   for (const StyledModule& each : styled) {
     if (style_of<Recompute>(each)) recompute(*each.module);

@@ -62,10 +62,11 @@ struct TensorPlan {
   std::string to_string() const;  ///< a table
 };
 
-/// Cuts the modules that the plan names, once and for all: keeps this rank's slices, and frees the rest. Deferred
-/// parameters that are cut get this rank's values alone. Call it before an optimizer or a training mode is constructed.
-/// Collective along the axis. Modules of one model may be cut by several calls with the same axis. Throws InvalidArgument, before anything is changed, for a plan that does not fit the
-/// model; CommError if ranks have different options.
+/// Cuts the modules that the plan names, once and for all: takes the parameters and buffers of rank 0 of the axis, keeps
+/// this rank's slices, and frees the rest. Deferred parameters that are cut get this rank's values alone. Call it before
+/// an optimizer or a training mode is constructed. Collective along the axis. Modules of one model may be cut by several
+/// calls with the same axis. Throws InvalidArgument, before anything is changed, for a plan that does not fit the model;
+/// CommError if ranks have different options or models, or different seeds of deferred parameters.
 TensorPlan parallelize(nn::Module& module, const DeviceMesh& axis, const TensorParallelOptions& options);
 
 }  // namespace lockstep::parallel

@@ -3,14 +3,12 @@
 #include <map>
 
 #include "lockstep/base/check_internal.h"
-#include "lockstep/nn/deferred.h"
 #include "lockstep/parallel/sharded/sharded_access_internal.h"
 #include "lockstep/parallel/sharded/sharded_state_internal.h"
 #include "lockstep/parallel/step/model_check_internal.h"
 #include "lockstep/parallel/step/stage_runner_internal.h"
 #include "lockstep/tensor/kernels/kernels_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
-#include "lockstep/tensor/random/random.h"
 
 namespace lockstep::parallel {
 namespace {
@@ -79,20 +77,9 @@ void ShardedDataParallel::State::disconnect() {
   for (UnitParameters& unit : units) unit.hide();
 }
 
-// Takes rank 0's values; deferred parameters have the same initial values on all ranks that have the same seed.
 void ShardedDataParallel::State::check_ranks() {
   check_same_model(mode, module, *group, option_texts(options));
-  const bool any_deferred =
-      std::ranges::any_of(named, [](const auto& entry) { return nn::is_deferred(entry.second.master()); });
-  if (any_deferred)
-    check_same_text("ShardedDataParallel: ranks have deferred parameters and different seeds",
-                    fmt::format("seed {}", random::seed()), *group);
-  for (const auto& [name, parameter] : named) {
-    if (!nn::is_deferred(parameter.master()))
-      group->broadcast(parameter.master(), 0, {.phase = Phase::kParameters})->wait();
-  }
-  share_buffers(0);
-  group->release_staging();
+  share_values(mode, module, *group);
 }
 
 void ShardedDataParallel::State::make_units() {

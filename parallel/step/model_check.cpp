@@ -3,11 +3,13 @@
 #include <algorithm>
 
 #include "lockstep/base/check_internal.h"
+#include "lockstep/nn/deferred.h"
 #include "lockstep/nn/hash_internal.h"
 #include "lockstep/parallel/step/agreement_internal.h"
 #include "lockstep/parallel/step/micro_batch_internal.h"
 #include "lockstep/parallel/step/shared_runner_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
+#include "lockstep/tensor/random/random.h"
 
 namespace lockstep::parallel {
 namespace {
@@ -31,9 +33,9 @@ std::vector<std::string> lines_of(const nn::Module& module, const std::vector<st
   for (const Entry& entry : entries_of(module)) {
     auto at = std::ranges::find(devices, entry.tensor.device());
     if (at == devices.end()) at = devices.insert(at, entry.tensor.device());
-    lines.push_back(fmt::format("{} {} {}{} on device {}", entry.name, entry.tensor.shape().to_string(),
+    lines.push_back(fmt::format("{} {} {}{}{} on device {}", entry.name, entry.tensor.shape().to_string(),
                                 name(entry.tensor.dtype()), entry.tensor.requires_grad() ? "" : " frozen",
-                                at - devices.begin()));
+                                nn::is_deferred(entry.tensor) ? " deferred" : "", at - devices.begin()));
   }
   return lines;
 }
@@ -91,6 +93,24 @@ void check_same_model(const char* mode, const nn::Module& module, ProcessGroup& 
                                                     : "options");
   };
   check_same_lines(what, lines_of(module, options), group);
+}
+
+void check_same_tensors(const char* op, const nn::Module& module, ProcessGroup& group) {
+  const std::string what = fmt::format("{}: ranks have different models", op);
+  check_same_lines([&](std::size_t) { return what; }, lines_of(module, {}), group);
+}
+
+void share_values(const char* op, const nn::Module& module, ProcessGroup& group) {
+  const auto share = [&](const std::string& name, const Tensor& tensor, Phase phase) {
+    if (!nn::is_deferred(tensor)) group.broadcast(tensor, 0, {.phase = phase, .name = name})->wait();
+  };
+  const auto parameters = module.named_parameters();
+  if (std::ranges::any_of(parameters, [](const auto& each) { return nn::is_deferred(each.second.master()); }))
+    check_same_text(fmt::format("{}: ranks have deferred parameters and different seeds", op),
+                    fmt::format("seed {}", random::seed()), group);
+  for (const auto& [name, parameter] : parameters) share(name, parameter.master(), Phase::kParameters);
+  for (const auto& [name, buffer] : module.named_buffers()) share(name, buffer.master(), Phase::kBuffers);
+  group.release_staging();
 }
 
 void check_same_text(const std::string& what, const std::string& text, ProcessGroup& group) {
@@ -155,12 +175,18 @@ void check_same_whole_gradients(const char* mode, nn::Module& module, const std:
       const std::size_t rank = i / names.size(), p = i % names.size();
       // Ranks with slices of different sizes have other pieces of a sharded model.
       const bool has_same_elements = at(rank, p)[0] == at(0, p)[0] && at(rank, p)[1] == at(0, p)[1];
-      LOCKSTEP_CHECK(
-          !has_same_elements || at(rank, p)[2] == at(0, p)[2],
-          "{}: the gradient of {} on rank {} of the axis is not that on rank 0, though both have the whole "
-          "parameter: it is used between a ColwiseParallel layer and the RowwiseParallel one, where each rank "
-          "has a part of it; use it before or after them",
-          mode, names[p], rank);
+      if (!has_same_elements || at(rank, p)[2] == at(0, p)[2]) continue;
+      const Tensor seeds = gather_numbers(slices, {static_cast<std::int64_t>(random::seed())});
+      const std::int64_t first = seeds.span<std::int64_t>()[0], other = seeds.span<std::int64_t>()[rank];
+      LOCKSTEP_CHECK(first == other,
+                     "{}: the gradient of {} on rank {} of the axis is not that on rank 0: their seeds are {} and {}, "
+                     "which give dropout other masks; call manual_seed with one seed on all ranks along it",
+                     mode, names[p], rank, other, first);
+      throw InvalidArgument(
+          fmt::format("{}: the gradient of {} on rank {} of the axis is not that on rank 0, though both have the whole "
+                      "parameter: it is used between a ColwiseParallel layer and the RowwiseParallel one, where each "
+                      "rank has a part of it; use it before or after them",
+                      mode, names[p], rank));
     }
   }
 }

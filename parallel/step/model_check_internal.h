@@ -16,6 +16,13 @@ namespace lockstep::parallel {
 void check_same_model(const char* mode, const nn::Module& module, ProcessGroup& group,
                       const std::vector<std::string>& options);
 
+// Compares the lists alone. Throws CommError, on all ranks: "<op>: ranks have different models: ...".
+void check_same_tensors(const char* op, const nn::Module& module, ProcessGroup& group);
+
+// All ranks get rank 0's parameters and buffers, whose lists must be the same. Deferred parameters have the same initial
+// values on all ranks with the same seed; throws CommError, on all ranks, if seeds differ.
+void share_values(const char* op, const nn::Module& module, ProcessGroup& group);
+
 // Compares a line of at most 256 bytes. Throws CommError, on all ranks: "<what>: rank 0 has <text>, rank 2 has ...".
 void check_same_text(const std::string& what, const std::string& text, ProcessGroup& group);
 // The same of several lines.
@@ -28,8 +35,8 @@ void check_same_values(const char* mode, const nn::Module& module, ProcessGroup&
 void check_same_whole_values(const char* mode, nn::Module& module);
 
 // Compares, over the ranks that have different slices of the model, the gradients of parameters that are whole on all; of a
-// sharded model those of the pieces. They differ if a parameter is used where each rank has a part of its gradient. Throws
-// InvalidArgument, on all ranks.
+// sharded model those of the pieces. They differ if a parameter is used where each rank has a part of its gradient, or if
+// the ranks have different seeds. Throws InvalidArgument, on all ranks.
 void check_same_whole_gradients(const char* mode, nn::Module& module, const std::vector<ShardedParameter>& parameters);
 
 // Compares the tensors of a batch. Throws InvalidArgument, on all ranks: "<op>: rank 2 of the axis has other tensors than
