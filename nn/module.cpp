@@ -75,6 +75,10 @@ void Module::check_name(const std::string& name) const {
                      : std::ranges::any_of(buffers_, is_entry)    ? "buffer"
                                                                   : nullptr;
   LOCKSTEP_CHECK(!kind, "{}: there is a {} named {} already", type_name(), kind, lockstep::in_quotes(name));
+  LOCKSTEP_CHECK(!InTrainingMode::holds(*this),
+                 "{}: {} would be added to a model that a training mode holds, which would neither train nor share it\n"
+                 "Add it before, and construct the mode afterwards",
+                 type_name(), lockstep::in_quotes(name));
 }
 
 Module& Module::add_child(const std::string& name, std::shared_ptr<Module> child) {

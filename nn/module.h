@@ -68,7 +68,7 @@ class Module {
 
   // --- building -----------------------------------------------------------------------------------------------------
   // Constructs a child of type M and returns it. Names of children, parameters and buffers must be unique within a
-  // module, not empty, and without '.'; otherwise throws InvalidArgument.
+  // module, not empty, and without '.'; otherwise, and while the model is in a training mode, throws InvalidArgument.
   template <class M, class... Args>
   M& add(const std::string& name, Args&&... args) {
     check_name(name);  // before M draws random numbers

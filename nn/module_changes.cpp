@@ -31,6 +31,13 @@ std::string nearest(const std::string& name, std::vector<std::string> names) {
 
 const Module& current_module(const Module& module) { return module.current(); }
 
+bool InTrainingMode::holds(const Module& module) {
+  for (const Module* each = &module.current(); each; each = each->parent_) {
+    if (each->training_modes_ > 0) return true;
+  }
+  return false;
+}
+
 void throw_other_type(const Module& module) {
   throw InvalidArgument(fmt::format(
       "forward of {}: replace() has put a {} in its place, and only calls as module(x) are forwarded to another "

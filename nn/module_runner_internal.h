@@ -72,9 +72,12 @@ const M& current_as(const Module& module) {
   return *typed;
 }
 
-// While it exists, a training mode holds the lists of the model's parameters and modules: Module::replace throws.
+// While it exists, a training mode holds the lists of the model's parameters and modules: Module::replace throws, and so
+// does what adds to the model.
 class InTrainingMode {
  public:
+  // Whether a mode holds the module or one above it.
+  static bool holds(const Module& module);
   explicit InTrainingMode(const Module& module) : module_(current_module(module)) { ++module_.training_modes_; }
   ~InTrainingMode() { --module_.training_modes_; }
   InTrainingMode(const InTrainingMode&) = delete;

@@ -142,6 +142,11 @@ void check_all_styled(const nn::Module& module, const std::vector<StyledModule>&
 
 void check_model(nn::Module& module, const std::vector<StyledModule>& styled) {
   nn::refuse_parts(kOp, module.parameters(), "call parallelize once, with all styles");
+  for (const nn::Module* const each : module.modules())
+    LOCKSTEP_CHECK(!nn::InTrainingMode::holds(*each),
+                   "{}: a training mode holds the model, and would keep the whole parameters; call parallelize before "
+                   "the training mode is constructed",
+                   kOp);
   for (const StyledModule& each : styled) {
     for (const auto& [name, parameter] : each.module->named_parameters())
       LOCKSTEP_CHECK(parameter.sharding() == nn::Sharding::kNone,

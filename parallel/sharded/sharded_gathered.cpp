@@ -14,7 +14,7 @@ void ShardedDataParallel::State::gathered(FunctionRef<void()> body) {
                  "ShardedDataParallel: gathered inside a step, or before the backward of operator()'s result");
   if (gathers->has_all()) return with_whole_parameters(module, body);
   const Finally hide([this] { gathers->end_all(); });
-  gather_all();
+  gather_all("FSDP gathered, all ranks");
   const std::vector<Tensor> kept = copy_values();
   try {
     with_whole_parameters(module, body);
@@ -29,9 +29,9 @@ void ShardedDataParallel::State::gathered(FunctionRef<void()> body) {
                  changed->name());
 }
 
-void ShardedDataParallel::State::gather_all() {
+void ShardedDataParallel::State::gather_all(const char* purpose) {
   upload_trained();
-  gathers->gather_all();
+  gathers->gather_all(purpose);
 }
 
 // Copies of what a change in `gathered` would change for good: of resident parameters this rank's shard, and all of
@@ -64,7 +64,7 @@ void ShardedDataParallel::State::check_gathered() {
   const std::int64_t steps = gradients->steps();
   if (options.check_every == 0 || steps == 0 || steps % options.check_every != 0) return;
   const Finally hide([this] { gathers->end_all(); });
-  gather_all();
+  gather_all("FSDP check_every");
   check_same_values(mode, module, *group, /*with_buffers=*/false);
   check_same_whole_values(mode, module);
 }

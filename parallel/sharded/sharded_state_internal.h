@@ -64,7 +64,7 @@ struct ShardedDataParallel::State final : DistributedTraining {
 
   // --- all parameters, outside a step (sharded_gathered.cpp) ---
   void gathered(FunctionRef<void()> body);
-  void gather_all();
+  void gather_all(const char* purpose);
   void upload(const FlatParameters& flat);
   void upload_trained();
   std::vector<Tensor> copy_values() const;

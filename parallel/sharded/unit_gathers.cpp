@@ -64,7 +64,7 @@ void UnitGathers::begin_step() {
   std::ranges::fill(states_, State());
   passes_.clear();
   for (Buffer& buffer : buffers_) buffer.holder = -1;
-  if (direct_) group_->barrier({.name = "before all_gather"});  // in traces: the wait before ranks read the shards
+  if (direct_) group_->barrier({.name = "before FSDP's all_gather"});  // in traces: the wait before ranks read shards
 }
 
 void UnitGathers::begin_forward(const MicroBatchPass& pass) {
@@ -126,8 +126,8 @@ void UnitGathers::end_step() {
   buffers_.resize(std::min(kBuffers, buffers_.size()));
 }
 
-void UnitGathers::gather_all() {
-  if (direct_) group_->barrier({.name = "before all_gather"});  // all ranks' optimizers have finished their steps
+void UnitGathers::gather_all(const char* purpose) {
+  if (direct_) group_->barrier({.name = purpose});  // all ranks' optimizers have finished their steps
   for (UnitParameters& unit : units_) {
     unit.mark_changed();
     unit.gather_apart(*group_);

@@ -63,9 +63,10 @@ class UnitGathers final : public MicroBatchObserver {
   bool are_direct() const { return direct_; }
   bool is_idle() const { return phase_ == Phase::kNone; }  // outside steps: the parameters are distributed
   bool is_running() const { return phase_ == Phase::kForward || phase_ == Phase::kBackward; }  // a micro-batch
-  // All units outside steps, in memory of their own, from gather_all to end_all. All ranks must call gather_all.
+  // All units outside steps, in memory of their own, from gather_all to end_all. All ranks must call gather_all; errors
+  // about ranks that do not name the purpose, of at most 24 bytes.
   bool has_all() const { return phase_ == Phase::kAll; }
-  void gather_all();
+  void gather_all(const char* purpose);
   void end_all();
   void enter_forward(std::size_t unit);  // the unit's forward begins; also when backward repeats it
   void leave_forward(std::size_t unit);  // the unit's forward has ended

@@ -178,6 +178,27 @@ TEST_CASE("replace refuses paths without a module, modules of others, and recurs
   CHECK(contains(error_of([&] { Lora(std::move(net.fc)); }), "move what replace() returned"));
 }
 
+TEST_CASE("a model that a training mode holds refuses new children, parameters and buffers, and gets them afterwards") {
+  struct Outer : nn::Module {
+    Net& net = add<Net>("net");
+  } model;
+  {
+    const ls::parallel::GradientAccumulation run(model.net);
+    const std::string rest =
+        " would be added to a model that a training mode holds, which would neither train nor share it\n"
+        "Add it before, and construct the mode afterwards";
+    CHECK(error_of([&] { model.net.add<nn::Linear>("extra", 2, 2); }) == "Net: \"extra\"" + rest);
+    CHECK(error_of([&] { model.net.body.push_back(nn::Linear(2, 2)); }) == "Sequential: \"3\"" + rest);
+    CHECK(error_of([&] { model.net.fc.add_parameter("scale", ls::ones({1})); }) == "Linear: \"scale\"" + rest);
+    CHECK(error_of([&] { model.net.add_buffer("mean", ls::ones({1})); }) == "Net: \"mean\"" + rest);
+    nn::Linear& above = model.add<nn::Linear>("above", 2, 2);  // of another module than the mode's
+    const ls::parallel::DataParallel replicas(above, {"cpu:0", "cpu:1"});
+    CHECK(contains(error_of([&] { above.add_parameter("scale", ls::ones({1})); }), "a training mode holds"));
+  }
+  model.net.add<nn::Linear>("extra", 2, 2);
+  CHECK(model.net.parameters().size() == 8);
+}
+
 TEST_CASE("replace is refused while a training mode or a parallel call holds the model, and works afterwards") {
   struct Outer : nn::Module {
     Net& net = add<Net>("net");

@@ -25,7 +25,7 @@ struct Net : nn::Module {
 
 const par::ParallelPlan kPlan = {{"up", par::ColwiseParallel{}}, {"down", par::RowwiseParallel{}}};
 
-// Ranks as rank 0 of the group has it.
+// Returns rank 0's tensor.
 ls::Tensor of_rank_0(const Group& group, const ls::Tensor& own) {
   const ls::Tensor copy = own.detach().clone();
   group->broadcast(copy)->wait();

@@ -279,6 +279,28 @@ TEST_CASE("an optimizer from before parallelize, which has the whole parameters,
                        ls::InvalidArgument);
 }
 
+TEST_CASE("parallelize of a model, or of a part of one, that a training mode holds") {
+  with_threads("local", 2, [](const Group& group) {
+    Net net;
+    const std::string want =
+        "parallelize: a training mode holds the model, and would keep the whole parameters; call parallelize before "
+        "the "
+        "training mode is constructed";
+    const par::DeviceMesh mesh(group, {{"tp", 2}});
+    const par::ParallelPlan of_mlp = {{"up", par::ColwiseParallel{}}, {"down", par::RowwiseParallel{}}};
+    {
+      const par::DistributedDataParallel run(net, group);
+      CHECK_THROWS_WITH_AS(par::parallelize(net, mesh["tp"], {.plan = kMlp}), want.c_str(), ls::InvalidArgument);
+      CHECK_THROWS_WITH_AS(par::parallelize(net.mlp, mesh["tp"], {.plan = of_mlp}), want.c_str(), ls::InvalidArgument);
+    }
+    {
+      const par::GradientAccumulation run(net.mlp.up);
+      CHECK_THROWS_WITH_AS(par::parallelize(net, mesh["tp"], {.plan = kMlp}), want.c_str(), ls::InvalidArgument);
+    }
+    par::parallelize(net, mesh["tp"], {.plan = kMlp});
+  });
+}
+
 TEST_CASE("a training mode whose group has several slices of the model") {
   with_threads("local", 2, [](const Group& group) {
     const par::DeviceMesh mesh(group, {{"tp", 2}});

@@ -83,8 +83,7 @@ TEST_CASE("gradients in f16 and bf16 are added up in f32 over micro-batches and 
 TEST_CASE("a batch with fewer rows than devices is scaled before it is rounded, and a replica may lack a gradient") {
   const ls::Tensor x = ls::tensor({{2048.0, 0.0, 0.0}, {1.0, 0.0, 0.0}, {0.0, 0.0, 3.0}});
   Weights model(ls::kFloat16);
-  ls::parallel::DataParallel dp(model, {"cpu:0", "cpu:1", "cpu:2", "cpu:3"});
-  dp.backward(x, x, kLoss(model));
+  ls::parallel::DataParallel(model, {"cpu:0", "cpu:1", "cpu:2", "cpu:3"}).backward(x, x, kLoss(model));
   CHECK(same_bits(model.w->grad(), ls::tensor({683.0, 0.0, 1.0}, {.dtype = ls::kFloat16})));  // 2049 / 4 has no f16
 
   const ls::nn::Parameter spare = model.add_parameter("spare", ls::full({1}, 1, {.dtype = ls::kFloat16}));

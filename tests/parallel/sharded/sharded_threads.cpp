@@ -1,5 +1,7 @@
 // ShardedDataParallel on threads: traffic, errors, evaluation, no_sync.
 #include <atomic>
+#include <chrono>
+#include <future>
 
 #include "tests/parallel/sharded/sharded_net.h"
 
@@ -122,6 +124,27 @@ TEST_CASE("what would use a part of the model only is refused") {
                    "load_checkpoint: the optimizer has this rank's pieces"));
     CHECK(contains(error_of([&] { par::ShardedDataParallel again(net, group, {}); }), "sharded already"));
   });
+}
+
+TEST_CASE("a time-out of gathered, or of a forward, on one rank alone names the mode and the call") {
+  for (const bool gathers : {true, false}) {
+    std::promise<void> has_failed;
+    with_threads("local", 2,
+                 [&](const Group& group) {
+                   Net net;
+                   par::ShardedDataParallel run(net, group, {});
+                   if (group->rank() == 1)
+                     return static_cast<void>(has_failed.get_future().wait_for(std::chrono::seconds(20)));
+                   const std::string text = error_of<ls::CommError>([&] {
+                     if (gathers) return run.gathered([] {});
+                     run(rows(0, 1).first);
+                   });
+                   has_failed.set_value();
+                   CHECK_MESSAGE(contains(text, gathers ? "FSDP gathered, all ranks" : "before FSDP's all_gather"),
+                                 text);
+                 },
+                 {.timeout = std::chrono::seconds(1)});
+  }
 }
 
 TEST_CASE("options out of range are refused") {
