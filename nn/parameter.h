@@ -6,9 +6,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
-#include <unordered_map>
 
 #include "lockstep/autograd/ops/functions.h"
 #include "lockstep/tensor/tensor.h"
@@ -55,7 +55,7 @@ class ReplicaView {
   }
 
  private:
-  std::unordered_map<const TensorSlot*, Tensor> table_;
+  std::map<const TensorSlot*, Tensor> table_;  // the header of unordered_map would be a tenth of what users compile
 };
 
 /// The calling thread's view; null outside replicas.
