@@ -7,16 +7,6 @@
 
 namespace {
 
-// The text may be longer than other errors, since it has all names.
-std::string error_of_load(nn::Module& model, const std::string& path, const nn::LoadWeightsOptions& options = {}) {
-  try {
-    nn::load_weights(model, path, options);
-  } catch (const ls::InvalidArgument& error) {
-    return error.what();
-  }
-  return "";
-}
-
 void write(const std::string& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
 
 }  // namespace

@@ -29,3 +29,14 @@ inline void check_step(nn::Module& module, const ls::StateDict& dict, const std:
   for (const auto& [key, p] : module.named_parameters())
     check_close(p->grad(), dict.at(prefix + "grad_" + key), key, allowed);
 }
+
+// Returns the error of load_weights, which may be longer than other errors, since it has all names.
+inline std::string error_of_load(nn::Module& model, const std::string& path,
+                                 const nn::LoadWeightsOptions& options = {}) {
+  try {
+    nn::load_weights(model, path, options);
+  } catch (const ls::InvalidArgument& error) {
+    return error.what();
+  }
+  return "";
+}

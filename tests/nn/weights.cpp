@@ -49,16 +49,6 @@ void check_empty(const nn::LoadWeightsResult& result) {
   CHECK(result.other_shape.empty());
 }
 
-// The text may be longer than other errors, since it has all names.
-std::string error_of_load(nn::Module& model, const std::string& path, const nn::LoadWeightsOptions& options = {}) {
-  try {
-    nn::load_weights(model, path, options);
-  } catch (const ls::InvalidArgument& error) {
-    return error.what();
-  }
-  return "";
-}
-
 }  // namespace
 
 TEST_CASE("a file's weights get into a plain and into a deferred model, in the dtype of the model") {
