@@ -6,9 +6,8 @@
 #include <cstdio>
 
 namespace ls = lockstep;
-// The least time of 7 calls: other programs can only make a call slower.
 double seconds_of(const auto& call) {
-  double least = 1e9;
+  double least = 1e9;  // of 7 calls: other programs can only make a call slower
   for (int i = 0; i < 7; ++i) {
     const auto begin = std::chrono::steady_clock::now();
     call();
