@@ -102,8 +102,8 @@ class WeightMatch {
 
   std::vector<Match> matches_;
   std::set<std::string> found_, loaded_;  // names of the model that the source has; those of matches_
-  std::vector<std::string>
-      renamed_;  // by name in result_.unexpected: what .rename made of it; "": it is not in the index
+  // By name in result_.unexpected: the result of .rename, or "" for a name that the index lacks.
+  std::vector<std::string> renamed_;
   std::vector<std::string> shapes_;        // by name in result_.other_shape: both shapes, for the error
   std::vector<std::string> transposable_;  // names in result_.other_shape whose matrices would fit transposed
   std::vector<std::string> square_;        // names of square matrices that are read as they are

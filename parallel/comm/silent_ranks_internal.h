@@ -1,4 +1,5 @@
-// Who is to blame for a timeout: not the ranks that wait for others themselves. All ranks are global ranks.
+// The search for the ranks that are to blame for a timeout. Ranks that wait for others themselves are not. All ranks are
+// global ranks.
 #pragma once
 
 #include <chrono>

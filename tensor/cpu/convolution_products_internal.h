@@ -177,6 +177,16 @@ struct Part {
   void for_images(F body) const {
     for (std::int64_t each = 0; each < images; ++each) body(each, (first + each) * plan.c.groups + group);
   }
+  // Copies the channels of a group of an image of x, each `channel_of_copy` elements, and zeros after the last one.
+  template <class T>
+  void copy_channels(const T* x, std::int64_t block, std::int64_t channel_of_copy, T* copy) const {
+    const std::int64_t channels = plan.c.in;
+    const PaddedRows padded{begin, plan.rows + plan.h.reach(), plan.row};
+    for (std::int64_t channel = 0; channel < channels; ++channel)
+      padded.copy_input(plan.h, plan.w, x + (block * channels + channel) * plan.pixels,
+                        copy + channel * channel_of_copy);
+    std::fill(copy + channels * channel_of_copy, copy + plan.copy, T(0));
+  }
   Columns columns(Range of_rows, Range places, std::int64_t y, std::int64_t y_step, std::int64_t x, std::int64_t x_step,
                   std::int64_t width, std::int64_t pixels, std::int64_t image) const {
     return {images, plan.copy, plan.row, plan.gathered, of_rows, places, y, y_step, x, x_step, width, pixels, image};

@@ -169,9 +169,9 @@ void pack_columns(const BFloat16* b, std::int64_t row, std::int64_t columns, std
 class Bf16Product {
  public:
   explicit Bf16Product(const Gemm& gemm) : g(gemm) {
-    units = (g.outer ? g.outer->numel : 1) * g.batch * row_blocks * column_blocks;
-    const bool is_large = units > 1 && (g.outer ? g.outer->numel : 1) * g.batch * g.m * g.n * g.k >= kShareFrom;
-    shares = is_large ? std::min(units, kMostShares) : 1;
+    const std::int64_t problems = (g.outer ? g.outer->numel : 1) * g.batch;
+    units = problems * row_blocks * column_blocks;
+    shares = units > 1 && problems * g.m * g.n * g.k >= kShareFrom ? std::min(units, kMostShares) : 1;
   }
   std::int64_t workspace() const { return has_runs ? 0 : shares * room; }
   void run() const {

@@ -28,11 +28,7 @@ void conv2d(const Convolution& c, const void* x, const void* weight, const void*
       T* const copies = as<T>(workspace) + share * plan.room;
       const std::int64_t plane = plan.planes * (plan.rows + plan.h.reach()) * plan.row;
       part.for_images([&](std::int64_t each, std::int64_t block) {
-        T* const copy = copies + each * plan.copy;
-        for (std::int64_t channel = 0; channel < c.in; ++channel)
-          PaddedRows{part.begin, plan.rows + plan.h.reach(), plan.row}.copy_input(
-              plan.h, plan.w, as<T>(x) + (block * c.in + channel) * plan.pixels, copy + channel * plane);
-        std::fill(copy + c.in * plane, copy + plan.copy, T(0));
+        part.copy_channels(as<T>(x), block, plane, copies + each * plan.copy);
       });
       const Columns columns = part.columns({0, part.rows}, {0, plan.w.output}, part.begin, 1, 0, 1, plan.w.output,
                                            plan.positions, c.groups * c.out * plan.positions);

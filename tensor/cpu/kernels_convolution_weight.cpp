@@ -147,11 +147,7 @@ void conv2d_backward_weight(const Convolution& c, const void* grad, const void* 
       T* const of_x = total_of(share) + aligned(plan.weights);
       T* const of_grad = of_x + plan.together * plan.copy;
       part.for_images([&](std::int64_t each, std::int64_t block) {
-        T* const inputs = of_x + each * plan.copy;
-        for (std::int64_t channel = 0; channel < c.in; ++channel)
-          PaddedRows{part.begin, plan.rows + plan.h.reach(), plan.row}.copy_input(
-              plan.h, plan.w, as<T>(x) + (block * c.in + channel) * plan.pixels, inputs + channel * channel_of_copy);
-        std::fill(inputs + c.in * channel_of_copy, inputs + plan.copy, T(0));
+        part.copy_channels(as<T>(x), block, channel_of_copy, of_x + each * plan.copy);
         for (std::int64_t o = 0; o < c.out; ++o) {
           T* const row = of_grad + each * plan.copy_of_grad + o * columns;
           PaddedRows{part.begin, part.rows, plan.row}.copy_gradient(
