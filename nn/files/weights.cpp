@@ -15,16 +15,35 @@
 namespace lockstep::nn {
 namespace {
 
-// The elements `place` of a contiguous tensor, in one dimension.
-Tensor elements_at(const Tensor& whole, const TensorPart& place) {
-  const Tensor flat = raw::view(whole, {whole.numel()}), part = raw::empty({place.numel}, whole.options());
+// The elements that are read at a time where they cannot be read into their place: of another dtype, or transposed.
+std::int64_t piece_elements(const safetensors::Entry& entry) {
+  constexpr std::int64_t kBytes = 1 << 20;
+  return kBytes / static_cast<std::int64_t>(item_size(entry.dtype));
+}
+
+// The part of the transpose of a matrix of a file, as a 1-D tensor.
+Tensor read_transposed(const safetensors::Reader& reader, const safetensors::Entry& entry, const TensorPart& part) {
+  const std::int64_t rows = entry.shape[0], columns = entry.shape[1];
+  const std::int64_t left = part.at(0) / rows, width = part.at(part.numel - 1) / rows + 1 - left;
+  const TensorPart band = {.first = left, .run = width, .stride = columns, .numel = rows * width};
+  const Tensor transposed = raw::contiguous(raw::transpose(raw::view(reader.read(entry, band), {rows, width}), 0, 1));
+  const Tensor flat = raw::view(transposed, {transposed.numel()});
+  if (part.is_consecutive())
+    return raw::slice(flat, 0, part.at(0) - left * rows, part.at(part.numel - 1) + 1 - left * rows, 1);
+  const Tensor elements = raw::empty({part.numel}, flat.options());
   std::int64_t at = 0;
-  for (std::int64_t k = 0; k < place.runs(); ++k) {
-    const auto [first, count] = place.run_at(k);
-    raw::copy(raw::slice(flat, 0, first, first + count, 1), raw::slice(part, 0, at, at + count, 1));
+  for (std::int64_t k = 0; k < part.runs(); ++k) {
+    const auto [first, count] = part.run_at(k);
+    const std::int64_t from = first - left * rows;
+    raw::copy(raw::slice(flat, 0, from, from + count, 1), raw::slice(elements, 0, at, at + count, 1));
     at += count;
   }
-  return part;
+  return elements;
+}
+
+Tensor read_elements(const WeightFiles::Tensor& tensor, bool is_transposed, const TensorPart& part) {
+  const safetensors::Reader& reader = tensor.file->reader;
+  return is_transposed ? read_transposed(reader, *tensor.entry, part) : reader.read(*tensor.entry, part);
 }
 
 LoadCall call_of(const char* op, const WeightFiles& files) {
@@ -57,23 +76,31 @@ WeightLoad::WeightLoad(const char* op, const WeightFiles& files, const std::vect
 }
 
 bool WeightLoad::are_equal(const WeightMatch::Tied& tied) const {
-  const auto& [file, entry] = files_.tensors()[tied.first.source];
-  const auto& [other_file, other] = files_.tensors()[tied.second.source];
-  const DType dtype = tied.part->part.dtype();
-  if (tied.first.is_transposed || tied.second.is_transposed) {
-    const auto whole = [&](const WeightFiles::Tensor& tensor, bool is_transposed) {
-      const Tensor read = tensor.file->reader.read(*tensor.entry);
-      return is_transposed ? raw::transpose(read, 0, 1) : read;
-    };
-    return same_values(whole({file, entry}, tied.first.is_transposed),
-                       whole({other_file, other}, tied.second.is_transposed), dtype);
-  }
-  constexpr std::int64_t kMost = 1 << 20;  // elements in memory
-  for (std::int64_t from = 0; from < tied.part->place.numel; from += kMost) {
-    const TensorPart piece = tied.part->place.narrow(from, std::min(kMost, tied.part->place.numel - from));
-    if (!same_values(file->reader.read(*entry, piece), other_file->reader.read(*other, piece), dtype)) return false;
+  const auto read = [&](const WeightMatch::Match& match, const TensorPart& part) {
+    return read_elements(files_.tensors()[match.source], match.is_transposed, part);
+  };
+  const TensorPart& place = tied.part->place;
+  const std::int64_t most = piece_elements(*files_.tensors()[tied.first.source].entry);
+  for (std::int64_t from = 0; from < place.numel; from += most) {
+    const TensorPart piece = place.narrow(from, std::min(most, place.numel - from));
+    if (!same_values(read(tied.first, piece), read(tied.second, piece), tied.part->part.dtype())) return false;
   }
   return true;
+}
+
+void WeightLoad::read(const WeightMatch::Match& match, const WeightPart& to) const {
+  const WeightFiles::Tensor& tensor = files_.tensors()[match.source];
+  if (!match.is_transposed && tensor.file->reader.read_into(*tensor.entry, to.place, to.part)) return;
+  if (!to.part.is_contiguous()) {
+    raw::copy(raw::view(read_elements(tensor, match.is_transposed, to.place), to.part.shape()), to.part);
+    return;
+  }
+  const Tensor flat = raw::view(to.part, {to.place.numel});
+  const std::int64_t most = piece_elements(*tensor.entry);
+  for (std::int64_t from = 0; from < to.place.numel; from += most) {
+    const TensorPart piece = to.place.narrow(from, std::min(most, to.place.numel - from));
+    raw::copy(read_elements(tensor, match.is_transposed, piece), raw::slice(flat, 0, from, from + piece.numel, 1));
+  }
 }
 
 bool WeightLoad::read(const std::vector<WeightPart>& parts, std::uint64_t most) {
@@ -81,20 +108,13 @@ bool WeightLoad::read(const std::vector<WeightPart>& parts, std::uint64_t most) 
   std::multimap<std::string_view, const WeightPart*> by_name;
   for (const WeightPart& part : parts) by_name.emplace(part.name, &part);
   for (std::uint64_t bytes = 0; next_ < match_.matches().size() && bytes < most; ++next_) {
-    const auto& [source, name, is_transposed] = match_.matches()[next_];
-    const WeightFiles::Tensor* const tensor = &files_.tensors()[source];
-    const safetensors::Reader& reader = tensor->file->reader;
-    const auto [first, last] = by_name.equal_range(name);
+    const WeightMatch::Match& match = match_.matches()[next_];
+    const auto [first, last] = by_name.equal_range(match.name);
     for (auto each = first; each != last; ++each) {
       const WeightPart& to = *each->second;
       if (to.place.numel == 0) continue;
-      bytes += static_cast<std::uint64_t>(to.place.numel) * item_size(tensor->entry->dtype);
-      if (is_transposed) {
-        const Tensor whole = raw::contiguous(raw::transpose(reader.read(*tensor->entry), 0, 1));
-        raw::copy(raw::view(elements_at(whole, to.place), to.part.shape()), to.part);
-      } else if (!reader.read_into(*tensor->entry, to.place, to.part)) {
-        raw::copy(raw::view(reader.read(*tensor->entry, to.place), to.part.shape()), to.part);
-      }
+      bytes += static_cast<std::uint64_t>(to.place.numel) * item_size(files_.tensors()[match.source].entry->dtype);
+      read(match, to);
     }
   }
   return next_ < match_.matches().size();

@@ -130,6 +130,7 @@ class WeightLoad {
 
  private:
   bool are_equal(const WeightMatch::Tied& tied) const;
+  void read(const WeightMatch::Match& match, const WeightPart& to) const;
   const WeightFiles& files_;
   WeightMatch match_;
   std::size_t next_ = 0;

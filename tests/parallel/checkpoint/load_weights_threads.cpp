@@ -107,6 +107,36 @@ TEST_CASE("weights of a foreign file on meshes: every rank has its parts, and tr
   }
 }
 
+TEST_CASE("large matrices, which are read by pieces, transposed and in another dtype") {
+  constexpr std::int64_t kIn = 601, kOut = 1802;  // one rank's third has several pieces, and begins within a row
+  ls::manual_seed(1);
+  const nn::Sequential model(nn::Linear(kIn, kOut), nn::Linear(kOut, kIn));
+  const ls::StateDict want = model.state_dict();
+  ls::StateDict wide;
+  for (const auto& [name, tensor] : want)
+    wide.insert(name, (tensor.dim() == 2 ? tensor.t().contiguous() : tensor).to(ls::kFloat64));
+  ls::save(wide, "transposed.safetensors");
+  const auto load = [&](auto& run, nn::Module& own) {
+    par::load_weights(run, "transposed.safetensors", {.transpose = {"0", "1"}});
+    check_values(run, own, want);
+  };
+  with_threads("local", 3, [&](const Group& group) {
+    ls::manual_seed(2);
+    nn::Sequential own(nn::Linear(kIn, kOut), nn::Linear(kOut, kIn));
+    par::ShardedDataParallel run(own, group, {.stage = 3});
+    load(run, own);
+  });
+  with_threads("local", 2, [&](const Group& group) {
+    ls::manual_seed(2);
+    nn::Sequential own(nn::Linear(kIn, kOut), nn::Linear(kOut, kIn));
+    const par::DeviceMesh mesh(group, {{"tp", 2}});
+    par::Parallel run(
+        own, mesh,
+        {.partition = {.tensor_slices = 2}, .plan = {{"0", par::ColwiseParallel()}, {"1", par::RowwiseParallel()}}});
+    load(run, own);
+  });
+}
+
 TEST_CASE("weights for the modes themselves") {
   const ls::StateDict want = sequential(1)->state_dict().clone();
   const ls::StateDict other = sequential(7)->state_dict().clone();
