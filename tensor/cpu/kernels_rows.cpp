@@ -17,11 +17,11 @@ namespace lockstep::LOCKSTEP_KERNELS {
 
 namespace {
 
-// y[i] = e^(x[i] - shift), with the same code for every element.
+// y[i] = e^(x[i] - shift), shift the largest x, with the same code for every element.
 template <class T>
 void shifted_exp(const T* x, T* y, std::int64_t n, T shift) {
   if constexpr (std::is_same_v<T, float>) {
-    for (std::int64_t i = 0; i < n; ++i) y[i] = math::exp(x[i] - shift);
+    for (std::int64_t i = 0; i < n; ++i) y[i] = math::exp_up_to_0(x[i] - shift);
   } else {
     map_packets(n, y, x, [shift](const Packet<T>& v) { return exp_packet<Packet<T>>(v - shift); });
   }

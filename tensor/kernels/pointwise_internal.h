@@ -124,16 +124,8 @@ struct Tanh {
   HOST_DEVICE static auto derivative(auto /*x*/, auto y) { return 1 - y * y; }
 };
 
-struct Sigmoid {  // 1 / (1 + e^-x): if e^-x overflows, 1 / infinity is 0, the right value
-  template <class T>
-  HOST_DEVICE static T value(T x) {
-    return static_cast<T>(1 / (1 + math::extended(math::exp(-x))));
-  }
-  template <class T>
-  HOST_DEVICE static Dual<T> value(Dual<T> x) {  // the derivative e^-x / (1 + e^-x)^2 is even, and finite for e^-|x|
-    const T e = math::exp(x.value < T(0) ? x.value : -x.value);
-    return {value(x.value), x.tangent * (e / ((T(1) + e) * (T(1) + e)))};
-  }
+struct Sigmoid {
+  HOST_DEVICE static auto value(auto x) { return math::sigmoid(x); }
   HOST_DEVICE static auto derivative(auto /*x*/, auto y) { return y * (1 - y); }
   template <class P>
   static P packet(const P& x) requires(sizeof(x[0]) == 8) {
