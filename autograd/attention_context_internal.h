@@ -44,10 +44,6 @@ class AttentionContextGuard {
 
 namespace lockstep {
 
-// All dimensions but the last two.
-Shape leading_of(const Tensor& x);
-// The shape (leading..., rows, columns).
-Shape with_matrix(Shape leading, std::int64_t rows, std::int64_t columns);
 // Throws InvalidArgument unless dtypes, devices and the last two sizes match, and for a dropout_p outside [0, 1].
 void require_attention_operands(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options);
 // The shape that the leading dimensions of q, k and v broadcast to. Throws InvalidArgument.

@@ -11,6 +11,7 @@
 #include "lockstep/nn/module_internal.h"
 #include "lockstep/nn/utilities.h"
 #include "lockstep/optim/state_internal.h"
+#include "lockstep/optim/step_internal.h"
 #include "lockstep/tensor/memory/capture_internal.h"
 
 namespace lockstep::optim {
@@ -62,6 +63,7 @@ void GradScaler::divide(const Optimizer& optimizer, const std::vector<nn::Parame
   for (const nn::Parameter& parameter : of_run) known.insert(parameter.id());
   std::vector<Tensor> gradients;
   for (const nn::Parameter& parameter : optimizer.parameters()) {
+    require_here(parameter);
     LOCKSTEP_CHECK(
         known.contains(parameter.id()),
         "GradScaler: the optimizer has a parameter that is not in run.parameters(), whose gradient would not "
@@ -81,6 +83,7 @@ void GradScaler::divide(const Optimizer& optimizer, const std::vector<nn::Parame
 void GradScaler::unscale_(Optimizer& optimizer) {
   if (!options_.enabled) return;
   const std::vector<nn::Parameter> parameters = optimizer.parameters();
+  for (const nn::Parameter& parameter : parameters) require_here(parameter);
   nn::refuse_parts("GradScaler", parameters, kPassMode);
   for (const nn::Parameter& parameter : parameters)
     LOCKSTEP_CHECK(

@@ -51,8 +51,8 @@ class GradScaler {
   bool is_enabled() const { return options_.enabled; }  ///< GradScalerOptions::enabled
 
   /// Divides the optimizer's gradients by the scale; of gradients that are not finite, nothing is left. Throws
-  /// InvalidArgument if that was done since the last update(), for gradients of f16, and if the optimizer has one rank's part
-  /// of a model.
+  /// InvalidArgument if that was done since the last update(), for gradients of f16, if the optimizer has one rank's part of
+  /// a model, and for a parameter that optimizer.step() refuses.
   void unscale_(Optimizer& optimizer);
   /// The same for an optimizer with parameters of a training mode, which may be one rank's part. All ranks must call it.
   /// Throws InvalidArgument if the optimizer has another parameter.

@@ -98,13 +98,6 @@ AttentionContextGuard::AttentionContextGuard(const AttentionContext* context)
 AttentionContextGuard::~AttentionContextGuard() { innermost_context = previous_; }
 }  // namespace autograd
 
-Shape leading_of(const Tensor& x) { return std::span(x.shape().begin(), x.shape().size() - 2); }
-
-Shape with_matrix(Shape leading, std::int64_t rows, std::int64_t columns) {
-  leading.push_back(rows), leading.push_back(columns);
-  return leading;
-}
-
 void require_attention_operands(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options) {
   if (!is_half(q.dtype())) raw::require_float(kAttention, q);
   raw::require_same(kAttention, q, k);

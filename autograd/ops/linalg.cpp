@@ -12,18 +12,9 @@ namespace {
 Tensor transposed(const Tensor& x) { return x.transpose(-2, -1); }
 Tensor as_matrices(const Tensor& x) { return x.unsqueeze(-1).unsqueeze(-1); }  // (...) -> (..., 1, 1)
 
-Shape leading(const Tensor& x) {
-  Shape shape;
-  for (int d = 0; d < x.dim() - 2; ++d) shape.push_back(x.size(d));
-  return shape;
-}
-
 // x with the leading dimensions `batch`.
-Tensor with_leading(const Tensor& x, Shape batch) {
-  if (leading(x) == batch) return x;
-  batch.push_back(x.size(-2));
-  batch.push_back(x.size(-1));
-  return x.expand(batch);
+Tensor with_leading(const Tensor& x, const Shape& batch) {
+  return leading_of(x) == batch ? x : x.expand(with_matrix(batch, x.size(-2), x.size(-1)));
 }
 
 // x with its diagonal halved, and 0 above.
@@ -44,7 +35,7 @@ Tensor cofactors(const Tensor& a) {
 
 Tensor inv(const Tensor& a) {
   LOCKSTEP_CHECK(a.dim() >= 2, "linalg.inv: the matrix is {}, expected (..., n, n)", describe(a));
-  const Tensor identity = with_leading(raw::eye(a.size(-1), a.size(-1), a.options()), leading(a));
+  const Tensor identity = with_leading(raw::eye(a.size(-1), a.size(-1), a.options()), leading_of(a));
   return record("linalg_inv", raw::solve("linalg.inv", a, identity), {a},
                 [](const Tensor& grad, const Needs&, const Tensor& y) {
                   return Gradients{neg(matmul(transposed(y), matmul(grad, transposed(y))))};
@@ -59,7 +50,7 @@ Tensor solve(const Tensor& a, const Tensor& b) {
       a.dim() >= 2 && b.dim() >= 2 && a.size(-1) == b.size(-2) && a.dtype() == b.dtype() && a.device() == b.device(),
       "linalg.solve: a is {}, b is {}; expected (..., n, n) and (..., n, k), or vectors, of one dtype", describe(a),
       describe(b));
-  const Shape batch = broadcast_shapes("linalg.solve", leading(a), leading(b));
+  const Shape batch = broadcast_shapes("linalg.solve", leading_of(a), leading_of(b));
   const Tensor left = with_leading(a, batch), right = with_leading(b, batch);
   return record("linalg_solve", raw::solve("linalg.solve", left, right), {left, right},
                 [a = Saved(left)](const Tensor& grad, const Needs& needs, const Tensor& x) {
@@ -97,20 +88,37 @@ std::pair<Tensor, Tensor> slogdet(const Tensor& a) {
 }
 
 // With M = R grad_R^T - grad_Q^T Q, the gradient is (grad_Q + Q (tril(M) + tril(M, -1)^T)) R^-T. (Seeger et al., 2017)
+// A wide matrix is (first, rest) with a square `first` = Q R_first and R_rest = Q^T rest. So the gradient of `rest` is
+// Q grad_R_rest, `rest` grad_R_rest^T is added to grad_Q, and the gradient of `first` is that of a square matrix.
 std::pair<Tensor, Tensor> qr(const Tensor& a, bool complete) {
   const auto [q, r] = raw::qr("linalg.qr", a, complete);
   const std::vector<Tensor> outs =
       autograd::record_all("linalg_qr", {q, r}, {a}, [a = Saved(a), complete](autograd::Tensors& grads, const Needs&) {
         const std::int64_t m = a->size(-2), n = a->size(-1);
-        LOCKSTEP_CHECK(m == n || (m > n && !complete),
-                       "linalg.qr: a is {}{}; only square matrices, and tall ones without `complete`, have a gradient",
-                       describe(*a), complete ? ", and complete is true" : "");
+        LOCKSTEP_CHECK(
+            m <= n || !complete,
+            "linalg.qr: a is {}, and complete is true; q and r of a matrix with more rows than columns have a "
+            "gradient only without `complete`",
+            describe(*a));
         const auto [q, r] = qr(*a);
-        Tensor inner = grads[1].defined() ? matmul(r, transposed(grads[1])) : raw::zeros(r.shape(), r.options());
-        if (grads[0].defined()) inner = inner - matmul(transposed(grads[0]), q);
+        const bool is_wide = m < n;
+        Tensor grad_q = grads[0], grad_r = grads[1], grad_rest;
+        if (is_wide && grad_r.defined()) {
+          const Tensor grad_r_rest = grad_r.narrow(-1, m, n - m);
+          const Tensor by_rest = matmul(a->narrow(-1, m, n - m), transposed(grad_r_rest));
+          grad_rest = matmul(q, grad_r_rest);
+          grad_q = grad_q.defined() ? grad_q + by_rest : by_rest;
+          grad_r = grad_r.narrow(-1, 0, m);
+        }
+        const Tensor square = is_wide ? r.narrow(-1, 0, m) : r;
+        Tensor inner = grad_r.defined() ? matmul(square, transposed(grad_r)) : raw::zeros(square.shape(), r.options());
+        if (grad_q.defined()) inner = inner - matmul(transposed(grad_q), q);
         Tensor outer = matmul(q, tril(inner) + transposed(tril(inner, -1)));
-        if (grads[0].defined()) outer = outer + grads[0];
-        return Gradients{transposed(solve(r, transposed(outer)))};
+        if (grad_q.defined()) outer = outer + grad_q;
+        const Tensor first = transposed(solve(square, transposed(outer)));
+        if (!is_wide) return Gradients{first};
+        if (!grad_rest.defined()) grad_rest = raw::zeros(with_matrix(leading_of(*a), m, n - m), a->options());
+        return Gradients{cat({first, grad_rest}, -1)};
       });
   return {outs[0], outs[1]};
 }

@@ -24,7 +24,7 @@ Tensor det(const Tensor& a);
 /// has no gradient.
 std::pair<Tensor, Tensor> slogdet(const Tensor& a);
 /// Q (..., m, k) with orthonormal columns, and R (..., k, n) upper triangular, with Q R = a and k = min(m, n); with
-/// `complete`, k = m. The signs are LAPACK's. Backward throws InvalidArgument for m < n, and with `complete` for m > n.
+/// `complete`, k = m. The signs are LAPACK's. Backward throws InvalidArgument with `complete` for m > n.
 std::pair<Tensor, Tensor> qr(const Tensor& a, bool complete = false);
 
 /// The result of svd.

@@ -23,6 +23,10 @@ Tensor sum(const Tensor& x, const Shape& dims, bool keepdim, const Tensor& view)
 // t with its leading dimensions merged: (batch, features); a vector is one row. Returns `t` itself if it is a matrix,
 // without counting a reference; otherwise stores the reshaped view in `flat` and returns `flat`.
 const Tensor& as_rows(const Tensor& t, Tensor& flat);
+// The dimensions of x, which has at least two, but for the last two.
+Shape leading_of(const Tensor& x);
+// The shape (leading..., rows, columns).
+Shape with_matrix(Shape leading, std::int64_t rows, std::int64_t columns);
 // x summed over the dimensions that broadcasting from `shape` repeated: the gradient of a broadcast operand.
 Tensor sum_to(const Tensor& x, const Shape& shape);
 // The same for the gradient of input `input`. If anything is summed, the sum is written to the input's bucket view.

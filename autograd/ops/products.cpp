@@ -1,4 +1,5 @@
 // Matrix products: forward and gradient side by side.
+#include <span>
 
 #include "lockstep/autograd/ops/autocast_internal.h"
 #include "lockstep/autograd/ops/operations_internal.h"
@@ -94,6 +95,13 @@ Tensor baddbmm(const Tensor& x, const Tensor& a, const Tensor& b, const Scalar& 
 const Tensor& as_rows(const Tensor& t, Tensor& flat) {
   if (t.dim() == 2) return t;
   return flat = t.dim() == 1 ? t.unsqueeze(0) : t.flatten(0, -2);
+}
+
+Shape leading_of(const Tensor& x) { return std::span(x.shape().begin(), x.shape().size() - 2); }
+
+Shape with_matrix(Shape leading, std::int64_t rows, std::int64_t columns) {
+  leading.push_back(rows), leading.push_back(columns);
+  return leading;
 }
 
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {

@@ -25,7 +25,8 @@ Shape transposed_weight(std::int64_t in, std::int64_t out, const Size2d& kernel,
 
 void require_images(const char* op, const Tensor& x) {
   LOCKSTEP_CHECK(x.dim() == 4 && x.is_floating_point() && x.size(2) >= 1 && x.size(3) >= 1,
-                 "{}: x is {}, expected floating-point images (n, c, height, width)", op, describe(x));
+                 "{}: x is {}, expected floating-point images (n, c, height, width){}", op, describe(x),
+                 x.is_floating_point() ? "" : "; convert x with .to(kFloat32)");
 }
 
 // Runs `operation` on images (n, c, height, width), or on a single one (c, height, width).

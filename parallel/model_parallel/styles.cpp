@@ -104,8 +104,9 @@ void check_all_in_chain(const char* op, const nn::Module& module, const std::vec
   const auto check = [&](const std::string& name, const char* what) {
     const std::string owner(nn::module_path(name));
     LOCKSTEP_CHECK(std::ranges::any_of(chain, [&](const ChainModule& link) { return is_in(owner, link.path); }),
-                   "{}: {} has {} and is in no module of .chain: no stage would run it", op,
-                   owner.empty() ? "the model itself" : owner, what);
+                   "{}: {} has {} and is in no module of .chain, so no stage would run it; {}", op,
+                   owner.empty() ? "the model itself" : owner, what,
+                   owner.empty() ? "move them to a child" : "name it in .chain, or remove it from the model");
   };
   for (const auto& [name, parameter] : module.named_parameters()) check(name, "parameters");
   for (const auto& [name, buffer] : module.named_buffers()) check(name, "buffers");
@@ -117,8 +118,8 @@ std::vector<ChainModule> chain_of(const char* op, nn::Module& module, const std:
   std::vector<ChainModule> chain;
   LOCKSTEP_CHECK(
       !patterns.empty() || dynamic_cast<nn::Sequential*>(&module),
-      "{}: .chain is empty and {} is no Sequential, whose children are a chain; name the modules that get each "
-      "the result of the one before: .chain = {{\"embed\", \"blocks.*\", \"head\"}}",
+      "{}: .chain is empty and {} is not a Sequential, whose children would be the chain; name the modules in the "
+      "order in which they run: .chain = {{\"embed\", \"blocks.*\", \"head\"}}",
       op, module.type_name());
   for (const std::string& pattern : patterns.empty() ? std::vector<std::string>{"*"} : patterns) {
     const std::vector<Named> modules = named_by(pattern, module);
@@ -127,7 +128,8 @@ std::vector<ChainModule> chain_of(const char* op, nn::Module& module, const std:
                    op, pattern);
     for (const auto& [path, each, parent] : modules) {
       for (const ChainModule& other : chain)
-        LOCKSTEP_CHECK(!is_in(path, other.path) && !is_in(other.path, path), "{}: .chain names {} twice: \"{}\"", op,
+        LOCKSTEP_CHECK(!is_in(path, other.path) && !is_in(other.path, path),
+                       "{}: .chain names {} twice, the second time by \"{}\"; name each module once", op,
                        path.size() > other.path.size() ? path : other.path, pattern);
       chain.push_back({path, each});
     }

@@ -371,8 +371,10 @@ TensorPlan parallelize(nn::Module& module, const DeviceMesh& axis, const TensorP
     Cutter cutter(slices);
     for (const StyledModule& each : styled) cutter.cut(each);
     if (slices->cuts_sequence && std::ranges::find(parents, &module) == parents.end()) parents.push_back(&module);
+    std::vector<nn::TensorHandle> shared = whole_tensors(module);  // one of the runners keeps them
     for (nn::Module* parent : parents)
-      nn::add_runner(*parent, std::make_shared<const RegionRunner>(slices, parent == &module));
+      nn::add_runner(*parent,
+                     std::make_shared<const RegionRunner>(slices, parent == &module, std::exchange(shared, {})));
   }
   plan.parameter_bytes = bytes_of_parameters(module);
   return plan;

@@ -65,8 +65,9 @@ struct TensorPlan {
 /// Cuts the modules that the plan names, once and for all: takes the parameters and buffers of rank 0 of the axis, keeps
 /// this rank's slices, and frees the rest. Deferred parameters that are cut get this rank's values alone. Call it before
 /// an optimizer or a training mode is constructed. Collective along the axis. Modules of one model may be cut by several
-/// calls with the same axis. Throws InvalidArgument, before anything is changed, for a plan that does not fit the model;
-/// CommError if ranks have different options or models, or different seeds of deferred parameters.
+/// calls with the same axis. Modules that are added later, or are outside of `module`, get the values of rank 0 when a
+/// training mode is constructed. Throws InvalidArgument, before anything is changed, for a plan that does not fit the
+/// model; CommError if ranks have different options or models, or different seeds of deferred parameters.
 TensorPlan parallelize(nn::Module& module, const DeviceMesh& axis, const TensorParallelOptions& options);
 
 }  // namespace lockstep::parallel

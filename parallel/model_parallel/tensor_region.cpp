@@ -201,6 +201,15 @@ void TensorRegion::open(const std::string& layer, const Columns& own) {
   columns.push_back(own);
 }
 
+std::vector<nn::TensorHandle> whole_tensors(const nn::Module& module) {
+  std::vector<nn::TensorHandle> whole;
+  for (const nn::Parameter& parameter : module.parameters()) {
+    if (!parameter.slice()) whole.push_back(parameter);
+  }
+  for (const nn::Buffer& buffer : module.buffers()) whole.push_back(buffer);
+  return whole;
+}
+
 Tensor RegionRunner::run(const std::vector<Tensor>& inputs, Forward forward) const {
   TensorRegion region(slices_);
   const random::SliceContextGuard guard(&region);

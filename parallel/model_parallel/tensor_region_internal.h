@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -63,17 +64,23 @@ void begin_pieces(const TensorSlices& slices, std::int64_t time);
 // Throws InvalidArgument unless x has so many.
 void require_positions(const Tensor& x, std::int64_t positions);
 
+// The parameters and buffers of which each rank has the whole.
+std::vector<nn::TensorHandle> whole_tensors(const nn::Module& module);
+
 // Runs a module with layers that are cut inside a region of its own. The result of the whole model has all positions.
 class RegionRunner final : public SharedRunner {
  public:
-  RegionRunner(std::shared_ptr<const TensorSlices> slices, bool is_model)
-      : SharedRunner(Part::kModel, slices->group, slices->mesh), slices_(std::move(slices)), is_model_(is_model) {}
+  RegionRunner(std::shared_ptr<const TensorSlices> slices, bool is_model, std::vector<nn::TensorHandle> shared_values)
+      : SharedRunner(Part::kModel, slices->group, slices->mesh), slices_(std::move(slices)), is_model_(is_model),
+        shared_values_(std::move(shared_values)) {}
+  std::span<const nn::TensorHandle> shared_values() const override { return shared_values_; }
   Tensor run(const std::vector<Tensor>& inputs, Forward forward) const override;
   const std::shared_ptr<const TensorSlices>& slices() const { return slices_; }
 
  private:
   std::shared_ptr<const TensorSlices> slices_;
   bool is_model_;
+  std::vector<nn::TensorHandle> shared_values_;
 };
 
 }  // namespace lockstep::parallel

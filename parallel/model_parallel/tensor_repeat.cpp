@@ -98,16 +98,18 @@ void check_repeat(const char* op, const std::string& path, const ColwiseParallel
     if (slices % n == 0) possible.push_back(n);
   }
   LOCKSTEP_CHECK(slices % style.repeat == 0,
-                 "{}: {}: .repeat = {}: {} slices are not groups of {} that share outputs; use {}", op, path,
-                 style.repeat, slices, style.repeat, choice_of(possible));
+                 "{}: {}: .repeat is {}, but {} slices cannot be divided into groups of {} that share outputs; use "
+                 ".repeat = {}",
+                 op, path, style.repeat, slices, style.repeat, choice_of(possible));
   LOCKSTEP_CHECK(!style.gather_output,
-                 "{}: {}: .repeat = {} and .gather_output: whole outputs have each column once; remove one of them", op,
-                 path, style.repeat);
+                 "{}: {}: .repeat is {}, so slices share outputs, but .gather_output returns each output once; remove "
+                 "one of the two options",
+                 op, path, style.repeat);
   const std::int64_t heads = outputs / style.parts / style.multiple_of, distinct = slices / style.repeat;
   LOCKSTEP_CHECK(style.multiple_of == 1 || heads <= distinct,
-                 "{}: {}: .repeat = {}: {} heads of {} are more than one for each of {} groups of slices, and queries "
-                 "would attend to the heads of others; {}",
-                 op, path, style.repeat, heads, style.multiple_of, distinct,
+                 "{}: {}: {} slices with .repeat = {} take at most {} heads, one for each group of slices that share "
+                 "outputs, but there are {} heads of {} outputs; {}",
+                 op, path, slices, style.repeat, distinct, heads, style.multiple_of,
                  slices % heads == 0 ? fmt::format("use .repeat = {}", slices / heads)
                                      : fmt::format("use a number of slices that {} divides", heads));
 }

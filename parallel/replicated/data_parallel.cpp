@@ -10,6 +10,7 @@
 #include "lockstep/parallel/replicated/replicas/gradient_sums_internal.h"
 #include "lockstep/parallel/step/backward_hooks_internal.h"
 #include "lockstep/parallel/step/micro_batch_loop_internal.h"
+#include "lockstep/parallel/step/model_check_internal.h"
 #include "lockstep/parallel/step/recorder.h"
 #include "lockstep/parallel/step/shared_runner_internal.h"
 #include "lockstep/parallel/step/stage_runner_internal.h"
@@ -75,6 +76,7 @@ DataParallel::DataParallel(nn::Module& module, std::vector<Device> devices, cons
       !stage_runner(module),
       "DataParallel: the model is in the stages of a Pipeline, which its replicas could not run; train it with "
       "the Pipeline, or with DistributedDataParallel");
+  share_added_values("DataParallel", module);
   state_ = std::make_unique<State>(module, std::move(devices), options);
   recorder_ = Recorder::from_environment(*this);
 }

@@ -23,6 +23,7 @@ DistributedDataParallel::DistributedDataParallel(nn::Module& module, std::shared
   state_->check_ranks();
   state_->take_group();
   state_->share_state(0);
+  share_added_values(state_->mode, module);
   state_->prepare();
   recorder_ = Recorder::from_environment(*this);
 }

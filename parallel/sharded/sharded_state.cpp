@@ -80,6 +80,7 @@ void ShardedDataParallel::State::disconnect() {
 void ShardedDataParallel::State::check_ranks() {
   check_same_model(mode, module, *group, option_texts(options));
   share_values(mode, module, *group);
+  share_added_values(mode, module);
 }
 
 void ShardedDataParallel::State::make_units() {

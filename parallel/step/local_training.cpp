@@ -18,6 +18,7 @@ nn::Module& with_values(const char* mode, nn::Module& module, int micro_batches)
                  "{}: {} micro-batches, expected 1 to {}", mode, micro_batches, random::kMaxMicroBatches);
   require_runner_ranks(mode, module, nullptr);
   nn::materialize(module);
+  share_added_values(mode, module);
   return module;
 }
 

@@ -1,6 +1,7 @@
 #include "lockstep/parallel/step/model_check_internal.h"
 
 #include <algorithm>
+#include <set>
 
 #include "lockstep/base/check_internal.h"
 #include "lockstep/nn/deferred.h"
@@ -100,17 +101,50 @@ void check_same_tensors(const char* op, const nn::Module& module, ProcessGroup& 
   check_same_lines([&](std::size_t) { return what; }, lines_of(module, {}), group);
 }
 
-void share_values(const char* op, const nn::Module& module, ProcessGroup& group) {
-  const auto share = [&](const std::string& name, const Tensor& tensor, Phase phase) {
-    if (!nn::is_deferred(tensor)) group.broadcast(tensor, 0, {.phase = phase, .name = name})->wait();
+namespace {
+
+// All ranks get rank 0's values of the parameters and buffers for which `is_chosen`. Nothing is sent if there are none.
+void share_chosen(const char* op, const nn::Module& module, ProcessGroup& group,
+                  FunctionRef<bool(const nn::TensorHandle&)> is_chosen) {
+  std::vector<Entry> entries;
+  std::vector<Phase> phases;
+  const auto add = [&](const auto& named, Phase phase) {
+    for (const auto& [name, handle] : named) {
+      if (!is_chosen(handle)) continue;
+      entries.push_back({name, handle.master()});
+      phases.push_back(phase);
+    }
   };
-  const auto parameters = module.named_parameters();
-  if (std::ranges::any_of(parameters, [](const auto& each) { return nn::is_deferred(each.second.master()); }))
+  add(module.named_parameters(), Phase::kParameters);
+  add(module.named_buffers(), Phase::kBuffers);
+  if (entries.empty()) return;
+  if (std::ranges::any_of(entries, [](const Entry& each) { return nn::is_deferred(each.tensor); }))
     check_same_text(fmt::format("{}: ranks have deferred parameters and different seeds", op),
                     fmt::format("seed {}", random::seed()), group);
-  for (const auto& [name, parameter] : parameters) share(name, parameter.master(), Phase::kParameters);
-  for (const auto& [name, buffer] : module.named_buffers()) share(name, buffer.master(), Phase::kBuffers);
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    if (!nn::is_deferred(entries[i].tensor))
+      group.broadcast(entries[i].tensor, 0, {.phase = phases[i], .name = entries[i].name})->wait();
+  }
   group.release_staging();
+}
+
+}  // namespace
+
+void share_values(const char* op, const nn::Module& module, ProcessGroup& group) {
+  share_chosen(op, module, group, [](const nn::TensorHandle&) { return true; });
+}
+
+void share_added_values(const char* mode, nn::Module& module) {
+  ProcessGroup* slices = nullptr;  // all groups of kModel have the same ranks (require_runner_ranks)
+  std::set<const nn::TensorSlot*> shared;
+  for (const auto& runner : shared_runners(module)) {
+    if (runner->part != SharedRunner::Part::kModel || !runner->group) continue;
+    slices = runner->group.get();
+    for (const nn::TensorHandle& handle : runner->shared_values()) shared.insert(handle.id());
+  }
+  if (!slices) return;
+  share_chosen(mode, module, *slices,
+               [&](const nn::TensorHandle& handle) { return !handle.slice() && !shared.contains(handle.id()); });
 }
 
 void check_same_text(const std::string& what, const std::string& text, ProcessGroup& group) {

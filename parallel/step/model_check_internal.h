@@ -23,6 +23,11 @@ void check_same_tensors(const char* op, const nn::Module& module, ProcessGroup& 
 // values on all ranks with the same seed; throws CommError, on all ranks, if seeds differ.
 void share_values(const char* op, const nn::Module& module, ProcessGroup& group);
 
+// The same over the ranks that have different slices of the model, for parameters and buffers that are whole on all of
+// them and whose values parallelize has not shared: those of modules that were added after it, or that are outside of the
+// module that it was called for. Nothing is sent if there are none.
+void share_added_values(const char* mode, nn::Module& module);
+
 // Compares a line of at most 256 bytes. Throws CommError, on all ranks: "<what>: rank 0 has <text>, rank 2 has ...".
 void check_same_text(const std::string& what, const std::string& text, ProcessGroup& group);
 // The same of several lines.

@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "lockstep/nn/module_runner_internal.h"
+#include "lockstep/nn/parameter.h"
 #include "lockstep/parallel/comm/process_group.h"
 
 namespace lockstep::parallel {
@@ -25,6 +27,8 @@ class SharedRunner : public nn::ModuleRunner {
   const std::shared_ptr<ProcessGroup> group;
   const std::shared_ptr<ProcessGroup> mesh;    // all ranks of the mesh of which `group` is an axis; null: not known
   std::int64_t runs() const { return runs_; }  // so far
+  // The whole parameters and buffers whose values all ranks of `group` have had from rank 0 since the runner was made.
+  virtual std::span<const nn::TensorHandle> shared_values() const { return {}; }
 
   // How the module's activations are cut over the ranks of `group`. The input of a layer that opens a region is whole, and
   // its output has this rank's columns; the other way round for one that closes it.

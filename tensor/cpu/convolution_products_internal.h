@@ -20,15 +20,15 @@ struct Columns {
   std::int64_t width, pixels, image;  // of a channel; elements of an image of the result
 
   std::int64_t count() const {
-    const std::int64_t high = rows.last - rows.first, wide = places.last - places.first;
+    const std::int64_t high = rows.end - rows.first, wide = places.end - places.first;
     if (high <= 0 || wide <= 0) return 0;
-    return gathered ? images * high * wide : (rows.last - 1) * row + places.last;
+    return gathered ? images * high * wide : (rows.end - 1) * row + places.end;
   }
   // Calls body(column - begin, image, t, u, run) for the runs of places among columns [begin, begin + count).
   template <class F>
   void for_runs(std::int64_t begin, std::int64_t count, F body) const {
     if (gathered) {
-      const std::int64_t high = rows.last - rows.first, wide = places.last - places.first;
+      const std::int64_t high = rows.end - rows.first, wide = places.end - places.first;
       const std::int64_t end = std::min(begin + count, images * high * wide);
       std::int64_t u = begin % wide, t = begin / wide % high, n = begin / wide / high;
       for (std::int64_t at = begin; at < end;) {
@@ -40,10 +40,10 @@ struct Columns {
       }
       return;
     }
-    for (std::int64_t t = std::max(begin / row, rows.first); t * row < begin + count && t < rows.last; ++t) {
+    for (std::int64_t t = std::max(begin / row, rows.first); t * row < begin + count && t < rows.end; ++t) {
       const std::int64_t first = std::max(places.first, begin - t * row);
-      const std::int64_t last = std::min(places.last, begin + count - t * row);
-      if (first < last) body(t * row + first - begin, std::int64_t{0}, t, first, last - first);
+      const std::int64_t end = std::min(places.end, begin + count - t * row);
+      if (first < end) body(t * row + first - begin, std::int64_t{0}, t, first, end - first);
     }
   }
   // panel[p] = the columns [begin, begin + kPanel) at copies[offsets[p]]. Runs overlap: each is a panel long, and what
@@ -67,7 +67,7 @@ struct Columns {
   }
   // Whether the columns of a channel are a run of the result.
   bool is_run() const {
-    return images == 1 && !gathered && x_step == 1 && y_step == 1 && row == width && places.last - places.first == row;
+    return images == 1 && !gathered && x_step == 1 && y_step == 1 && row == width && places.end - places.first == row;
   }
   template <class T>
   T* run_in(T* out) const {

@@ -47,10 +47,10 @@ void largest_of_tile(const Windows& w, const T* x, std::int64_t row, std::int64_
   const auto step = static_cast<std::int32_t>(w.stride.width);
   for_kernel(w, row, [&](std::int64_t pixel, const Range& range) {
     const auto first = static_cast<std::int32_t>(std::max(range.first - begin, std::int64_t{0}));
-    const auto last = static_cast<std::int32_t>(std::min(range.last - begin, count));
+    const auto end = static_cast<std::int32_t>(std::min(range.end - begin, count));
     const std::int64_t start = pixel + begin * w.stride.width;
-    for (std::int32_t p = first; p < last; ++p) value[p] = x[start + p * w.stride.width];
-    for (std::int32_t p = first; p < last; ++p) {  // without branches, which would be unpredictable
+    for (std::int32_t p = first; p < end; ++p) value[p] = x[start + p * w.stride.width];
+    for (std::int32_t p = first; p < end; ++p) {  // without branches, which would be unpredictable
       const bool better = (value[p] > best[p]) | (value[p] != value[p]);
       best[p] = better ? value[p] : best[p];
       where[p] = better ? static_cast<std::int32_t>(start) + p * step : where[p];
@@ -120,8 +120,8 @@ void average_row(const Windows& w, const T* x, std::int64_t row, const Divisor<T
     std::fill(sums, sums + count, Sum(0));
     for_kernel(w, row, [&](std::int64_t pixel, const Range& range) {
       const std::int64_t first = std::max(range.first - begin, std::int64_t{0});
-      const std::int64_t last = std::min(range.last - begin, count), start = pixel + begin * w.stride.width;
-      for (std::int64_t p = first; p < last; ++p) sums[p] += static_cast<Sum>(x[start + p * w.stride.width]);
+      const std::int64_t end = std::min(range.end - begin, count), start = pixel + begin * w.stride.width;
+      for (std::int64_t p = first; p < end; ++p) sums[p] += static_cast<Sum>(x[start + p * w.stride.width]);
     });
     for (std::int64_t p = 0; p < count; ++p)
       out[begin + p] = static_cast<T>(sums[p] / static_cast<Sum>(divisor.of(row, begin + p)));
@@ -155,7 +155,7 @@ void avg_pool2d_backward(const Windows& w, const void* grad, void* out, std::int
       for (std::int64_t row = 0; row < w.output.height; ++row) {
         const T* const g = as<T>(grad) + plane * output_size(w) + row * w.output.width;
         for_kernel(w, row, [&](std::int64_t pixel, const Range& range) {
-          for (std::int64_t place = range.first; place < range.last; ++place)
+          for (std::int64_t place = range.first; place < range.end; ++place)
             to[pixel + place * w.stride.width] += g[place] / divisor.of(row, place);
         });
       }

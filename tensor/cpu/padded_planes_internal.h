@@ -41,11 +41,11 @@ inline ConvolutionAxis width_axis(const raw::Windows& w) {
 template <class T>
 void copy_places(const T* from, std::int64_t step, const Range& range, T* to) {
   if (step == 1) {
-    if (range.first < range.last) std::copy(from + range.first, from + range.last, to + range.first);
+    if (range.first < range.end) std::copy(from + range.first, from + range.end, to + range.first);
   } else if (step == 2) {  // with vector instructions
-    for (std::int64_t t = range.first; t < range.last; ++t) to[t] = from[t * 2];
+    for (std::int64_t t = range.first; t < range.end; ++t) to[t] = from[t * 2];
   } else {
-    for (std::int64_t t = range.first; t < range.last; ++t) to[t] = from[t * step];
+    for (std::int64_t t = range.first; t < range.end; ++t) to[t] = from[t * step];
   }
 }
 
@@ -59,11 +59,11 @@ struct PaddedRows {
     std::fill(to, to + h.phases() * w.phases() * rows * row, T(0));
     for (std::int64_t f = 0; f < h.phases(); ++f) {
       const std::int64_t y = begin * h.stride + h.residue(f) - h.padding;
-      const auto [first, last] = places_inside(h.input, rows, h.stride, y);
+      const auto [first, end] = places_inside(h.input, rows, h.stride, y);
       for (std::int64_t g = 0; g < w.phases(); ++g, to += rows * row) {
         const std::int64_t x = w.residue(g) - w.padding;
         const Range places = places_inside(w.input, row, w.stride, x);
-        for (std::int64_t t = first; t < last; ++t)
+        for (std::int64_t t = first; t < end; ++t)
           copy_places(pixels + (y + t * h.stride) * w.input + x, w.stride, places, to + t * row);
       }
     }
@@ -73,9 +73,9 @@ struct PaddedRows {
   void copy_gradient(const ConvolutionAxis& h, const ConvolutionAxis& w, std::int64_t y, std::int64_t x,
                      const T* pixels, T* to) const {
     std::fill(to, to + rows * row, T(0));
-    const auto [first, last] = places_inside(h.output, rows, 1, begin + y);
+    const auto [first, end] = places_inside(h.output, rows, 1, begin + y);
     const Range places = places_inside(w.output, row, 1, x);
-    for (std::int64_t t = first; t < last; ++t)
+    for (std::int64_t t = first; t < end; ++t)
       copy_places(pixels + (begin + y + t) * w.output + x, 1, places, to + t * row);
   }
 };

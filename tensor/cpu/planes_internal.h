@@ -9,14 +9,14 @@
 namespace lockstep::LOCKSTEP_KERNELS {
 
 struct Range {
-  std::int64_t first, last;  // last: one past the end
+  std::int64_t first, end;  // empty if first >= end
 };
 
-// The positions p in [0, output) with 0 <= p * stride + shift < input. None if first >= last.
+// The positions p in [0, output) with 0 <= p * stride + shift < input.
 inline Range places_inside(std::int64_t input, std::int64_t output, std::int64_t stride, std::int64_t shift) {
   const std::int64_t first = shift >= 0 ? 0 : (-shift + stride - 1) / stride;
-  const std::int64_t last = input > shift ? (input - shift + stride - 1) / stride : 0;
-  return {first, std::min(output, last)};
+  const std::int64_t end = input > shift ? (input - shift + stride - 1) / stride : 0;
+  return {first, std::min(output, end)};
 }
 
 // The coordinate of the first element inside the image, for a window that begins at `start`, which is negative in the

@@ -343,6 +343,14 @@ TEST_CASE("ModuleDict finds modules by name, and modules and apply visit all") {
   CHECK(net.modules()[0] == &net);
 }
 
+TEST_CASE("resizing refuses images of u8, and says how to convert them") {
+  const ls::Tensor x = ls::ones({1, 1, 4, 4}, {.dtype = ls::kUInt8});
+  CHECK(error_of([&] { nn::interpolate(x, {.scale_factor = 2}); }) ==
+        "interpolate: x is (1, 1, 4, 4) u8 cpu, expected floating-point images (n, c, height, width); convert x with "
+        ".to(kFloat32)");
+  CHECK(contains(error_of([&] { nn::AdaptiveAvgPool2d(2)(x); }), "AdaptiveAvgPool2d: x is (1, 1, 4, 4) u8 cpu"));
+}
+
 TEST_CASE("interpolate refuses results that no memory holds") {
   for (const double factor : {1e12, 1e300})
     CHECK(contains(error_of([&] { nn::interpolate(ls::ones({1, 1, 4, 4}), {.scale_factor = factor}); }), "too many"));

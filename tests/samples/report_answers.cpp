@@ -173,32 +173,30 @@ TEST_CASE("what memory a strategy saves, and what it needs") {
   zero1.memory = {kModel, kModel, kModel, 0};
   zero3.memory = {kModel / 2, kModel / 2, kModel, 3 * kModel};
   CHECK(answer({single(), zero1}, "How much memory does zero1 save?") ==
-        "A rank has 3.00 MB of parameters, gradients, optimizer state and buffers of units: 25 % less than single "
-        "(4.00 MB). "
-        "Optimizer state 1.00 MB instead of 2.00 MB.");
+        "Each rank holds 3.00 MB of parameters, gradients, optimizer state and buffers of units, 25 % less than single "
+        "(4.00 MB). Optimizer state: 1.00 MB instead of 2.00 MB.");
   CHECK(contains(answer({single(), zero3}, "How much memory does zero3 need?"),
-                 "25 % more than single (4.00 MB). Buffers of units 3.00 MB instead of 0 B."));
+                 "25 % more than single (4.00 MB). Buffers of units: 3.00 MB instead of 0 B."));
   Run ddp = ranks("ddp", 0, 1'000), hub = dp();
   ddp.memory = hub.memory = single().memory;
   for (const auto& [name, at, bytes] : {std::tuple("memory", 1'000, 500), std::tuple("peak memory", 2'000, 700)})
     ddp.traces[1].events.push_back(event(TraceKind::kMemory, name, at, at, {.bytes = bytes}));
   CHECK(
       answer({single(), hub, ddp, zero1}, "What memory do the strategies need?") ==
-      "Parameters take 1.00 MB, gradients 1.00 MB and the optimizer's state 2.00 MB, in total 4.00 MB, on cpu:0 of "
-      "single and dp, and on each rank of ddp. In dp each other device has a copy of the parameters (1.00 MB), "
-      "gradients "
-      "until they are added up on cpu:0 (1.00 MB), and no optimizer's state. At its peak a step needs more than at its "
-      "end, for activations, temporary tensors "
-      "and, with several micro-batches, gradients that are not yet added to those of the others (up to 1.00 MB): 200 B "
-      "in ddp (on the rank with most). In single the memory of gradients is free until backward needs it, and "
-      "activations use it; a rank of ddp keeps it in buckets.");
+      "Parameters take 1.00 MB, gradients 1.00 MB and optimizer state 2.00 MB: 4.00 MB in total, on cpu:0 in single "
+      "and "
+      "dp, and on each rank in ddp. In dp, each other device holds a copy of the parameters (1.00 MB), gradients until "
+      "they are summed on cpu:0 (1.00 MB), and no optimizer state. At its peak, a step needs more memory than at its "
+      "end, for activations, temporary tensors and, with several micro-batches, gradients that have not been summed "
+      "yet (up to 1.00 MB): 200 B more in ddp (on the rank that needs most). In single, activations use the memory of "
+      "the gradients until backward needs it; in ddp, each rank keeps that memory in buckets.");
   CHECK(
       answer({single(), hub, ddp}, "What memory do the strategies need?")
           .ends_with(
-              "Sharding saves memory: on 2 ranks each would keep 3.00 MB (1.00 MB less) with zero1, which divides the "
-              "optimizer's "
-              "state, 2.50 MB (1.50 MB less) with zero2 (gradients, too), and 2.00 MB (2.00 MB less) with zero3 (FSDP: "
-              "parameters, too), which also needs buffers for the layers at work."));
+              "Sharding saves memory: of 2 ranks, each would keep 3.00 MB (1.00 MB less) with zero1, which shards the "
+              "optimizer state; 2.50 MB (1.50 MB less) with zero2, which also shards the gradients; and 2.00 MB "
+              "(2.00 MB less) with zero3 (FSDP), which also shards the parameters, and needs buffers for the layers "
+              "that are being computed."));
   zero1.memory = single().memory;
   CHECK(!is_asked({single(), zero1}, "How much memory does zero1 save?"));
   CHECK(!is_asked({single(), ranks("zero1", 0, 500)}, "How much memory does zero1 save?"));

@@ -191,8 +191,24 @@ TEST_CASE("an in-place result that does not fit its tensor is refused") {
                    whole.add_(ls::ones({3, 2}, {.dtype = ls::kInt64}));
                  }),
                  "does not broadcast to (2) i64 cpu"));
-  CHECK(contains(error_of([&] { ls::ones({1}).expand({4}).add_(1); }), "add_: (4) f32 cpu is expanded"));
   CHECK(whole.to_vector<int>() == std::vector<int>{1, 2});
+}
+
+TEST_CASE("in-place changes of an expanded tensor, whose elements share memory, are refused") {
+  const ls::Tensor one = ls::ones({1}), expanded = one.expand({4}), mask = ls::ones({4}, {.dtype = ls::kBool});
+  CHECK(error_of([&] { expanded.add_(1); }) ==
+        "add_: (4) f32 cpu is expanded: several elements share one address; clone() it first");
+  CHECK(contains(error_of([&] { expanded.fill_(2); }), "fill_: (4) f32 cpu is expanded"));
+  CHECK(contains(error_of([&] { expanded.zero_(); }), "zero_: (4) f32 cpu is expanded"));
+  CHECK(contains(error_of([&] { expanded.copy_(ls::zeros({4})); }), "copy_: (4) f32 cpu is expanded"));
+  CHECK(contains(error_of([&] { expanded.mul_(2); }), "mul_: (4) f32 cpu is expanded"));
+  CHECK(contains(error_of([&] { expanded.exp_(); }), "exp_: (4) f32 cpu is expanded"));
+  CHECK(contains(error_of([&] { expanded.masked_fill_(mask, 2); }), "masked_fill_: (4) f32 cpu is expanded"));
+  CHECK(contains(error_of([&] { expanded.index_put_({0}, 2); }), "index_put_: (4) f32 cpu is expanded"));
+  CHECK(contains(error_of([&] { expanded.uniform_(); }), "(4) f32 cpu is expanded"));
+  CHECK(one.item<float>() == 1);
+  one.expand({1}).add_(1);  // one element
+  CHECK(one.item<float>() == 2);
 }
 
 TEST_CASE("equal compares shape and every element; allclose allows a distance") {

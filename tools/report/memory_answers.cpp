@@ -31,11 +31,11 @@ std::int64_t peak_above_end(const StepView& step) {
 
 std::size_t devices(const TracedRun& traced) { return median_step(traced.steps).lanes.size(); }
 
-// The place whose peak that is: memory is counted by process.
+// Where that peak is measured: memory is counted per process.
 std::string where(const TracedRun& traced) {
   if (devices(traced) < 2) return "";
-  return traced.run.has_ranks() ? " (on the rank with most)"
-                                : " (on all devices together, the others' gradients included)";
+  return traced.run.has_ranks() ? " (on the rank that needs most)"
+                                : " (on all devices together, including the gradients of the others)";
 }
 
 class MemoryAnswers {
@@ -64,31 +64,28 @@ class MemoryAnswers {
       const Run& run = traced->run;
       if (run.memory == all) (run.has_ranks() ? on_ranks : on_first).push_back(run.name);
       if (const std::int64_t above = peak_above_end(median_step(traced->steps)); above > 0)
-        peaks.push_back(fmt::format("{} in {}{}", size_text(above), run.name, where(*traced)));
+        peaks.push_back(fmt::format("{} more in {}{}", size_text(above), run.name, where(*traced)));
       if (run.mode == "dp" && devices(*traced) > 1)
         more += fmt::format(
-            " In {} each other device has a copy of the parameters ({}), gradients until they are added up on cpu:0 "
-            "({}), "
-            "and no optimizer's state.",
+            " In {}, each other device holds a copy of the parameters ({}), gradients until they are summed on cpu:0 "
+            "({}), and no optimizer state.",
             run.name, size_text(all.parameters), size_text(all.gradients));
     }
     std::vector<std::string> places;
-    if (!on_first.empty()) places.push_back("on cpu:0 of " + listed(on_first));
-    if (!on_ranks.empty()) places.push_back("on each rank of " + listed(on_ranks));
-    std::string text = fmt::format("Parameters take {}, gradients {} and the optimizer's state {}, in total {}, {}.{}",
+    if (!on_first.empty()) places.push_back("on cpu:0 in " + listed(on_first));
+    if (!on_ranks.empty()) places.push_back("on each rank in " + listed(on_ranks));
+    std::string text = fmt::format("Parameters take {}, gradients {} and optimizer state {}: {} in total, {}.{}",
                                    size_text(all.parameters), size_text(all.gradients), size_text(all.optimizer),
                                    size_text(all.total()), fmt::join(places, ", and "), more);
     if (!peaks.empty())
       text += fmt::format(
-          " At its peak a step needs more than at its end, for activations, temporary tensors and, with several "
-          "micro-batches, "
-          "gradients that are not yet added to those of the others (up to {}): {}.",
+          " At its peak, a step needs more memory than at its end, for activations, temporary tensors and, with "
+          "several micro-batches, gradients that have not been summed yet (up to {}): {}.",
           size_text(all.gradients), listed(peaks));
     if (has_mode("single") && has_mode("ddp"))
       text +=
-          " In single the memory of gradients is free until backward needs it, and activations use it; a rank of ddp "
-          "keeps "
-          "it in buckets.";
+          " In single, activations use the memory of the gradients until backward needs it; in ddp, each rank keeps "
+          "that memory in buckets.";
     answers_.push_back({"What memory do the strategies need?", text + sharding(all)});
   }
 
@@ -96,7 +93,7 @@ class MemoryAnswers {
     return std::ranges::any_of(runs_, [mode](const TracedRun* traced) { return traced->run.mode == mode; });
   }
 
-  // The bytes on a rank if the model were sharded, which no run shows.
+  // The bytes on a rank if the model were sharded; empty if a run is sharded.
   std::string sharding(const ModelMemory& all) const {
     std::size_t n = 0;
     for (const TracedRun* traced : runs_) {
@@ -111,10 +108,9 @@ class MemoryAnswers {
       return fmt::format("{} ({} less)", size_text(bytes), size_text(all.total() - bytes));
     };
     return fmt::format(
-        " Sharding saves memory: on {} ranks each would keep {} with zero1, which divides the optimizer's state, {} "
-        "with "
-        "zero2 (gradients, too), and {} with zero3 (FSDP: parameters, too), which also needs buffers for the layers at "
-        "work.",
+        " Sharding saves memory: of {} ranks, each would keep {} with zero1, which shards the optimizer state; {} with "
+        "zero2, which also shards the gradients; and {} with zero3 (FSDP), which also shards the parameters, and needs "
+        "buffers for the layers that are being computed.",
         n, kept(zero1), kept(zero2), kept(part(all.total())));
   }
 
@@ -127,12 +123,13 @@ class MemoryAnswers {
       const bool is_less = own.total() < all.total();
       const auto part = [&](std::int64_t ModelMemory::*bytes, const char* what) {
         return Part{is_less ? all.*bytes - own.*bytes : own.*bytes - all.*bytes,
-                    fmt::format("{} {} instead of {}", what, size_text(own.*bytes), size_text(all.*bytes))};
+                    fmt::format("{}: {} instead of {}", what, size_text(own.*bytes), size_text(all.*bytes))};
       };
       answers_.push_back(
           {fmt::format("How much memory does {} {}?", run.name, is_less ? "save" : "need"),
            fmt::format(
-               "A rank has {} of parameters, gradients, optimizer state and buffers of units: {} {} than {} ({}). {}.",
+               "Each rank holds {} of parameters, gradients, optimizer state and buffers of units, {} {} than {} ({}). "
+               "{}.",
                size_text(own.total()),
                percent(is_less ? 1 - ratio(own.total(), all.total()) : ratio(own.total(), all.total()) - 1),
                is_less ? "less" : "more", whole.name, size_text(all.total()),

@@ -70,36 +70,55 @@ void MessageGroup::check_liveness_blocking(const MessageWork& work, int waited_f
   if (deadline.passed()) throw PeerLost{waited_for, "", true};
 }
 
+// Returns the report of a peer that has failed or left. If the peer's connection is closed, waits for the report; throws
+// PeerLost if none arrives and the operation needs the peer.
+std::optional<MessageGroup::Failure> MessageGroup::report_or_loss_of(const MessageWork& work, int peer) {
+  std::optional<Failure> report = report_of(work, peer, nullptr);
+  if (report || !transport_->is_closed(peer)) return report;
+  Deadline deadline(kUntilReported);
+  report = report_of(work, peer, &deadline);
+  if (!report && (is_missing(work, peer) || (work.begun && is_needed(work, kAnyRank))))
+    throw PeerLost{peer, "its connection is closed", false};
+  return report;
+}
+
+// As is_needed, once the report of the peer has been read, so that messages sent before the report have been received.
+// The data of a peer that has left is waited for, because it arrives on another connection than the report.
+bool MessageGroup::is_still_needed(const MessageWork& work, int peer, const std::optional<Failure>& report) {
+  bool is_missed = is_needed(work, peer);
+  const bool is_leaving = report && has_left(report->reason) && transport_->has_connections();
+  for (Deadline deadline(kUntilSent); is_leaving && is_missed && !deadline.passed();) is_missed = is_needed(work, peer);
+  return is_missed;
+}
+
+// Fails the group if a peer has failed, or has left before it did its part of the operation. Returns the peer that this
+// rank waits for, or kNobody. Throws PeerLost if a peer is lost.
+int MessageGroup::check_peers(const MessageWork& work) {
+  int needed = kNobody;
+  const int next = work.begun || work.call.is_message() ? kNobody : rounds_[work.round].from;
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    const std::optional<Failure> report = report_or_loss_of(work, peer);
+    const bool is_missed = is_still_needed(work, peer, report);
+    if (is_missed && (needed == kNobody || peer == next)) needed = peer;
+    if (!report || (has_left(report->reason) && !is_second_hand(*report, peer) && !is_missed))
+      continue;  // the rank has done its part
+    const int failed = has_left(report->reason) ? find_failed_step(work, true) : kNobody;
+    fail(failed != kNobody                        ? explain_failed_step(work, failed)
+         : report->reason == Poison::kLeftByError ? explain_departure(work, *report)
+                                                  : *report);
+    break;
+  }
+  return needed;
+}
+
 // Liveness check on a transport that does not block, for the front of a queue that no other thread works on.
 void MessageGroup::check_liveness(Queue& queue, std::unique_lock<std::mutex>& lock, Deadline& deadline) {
   const std::shared_ptr<MessageWork> front = queue.works.front();
   queue.is_driven = true;
   lock.unlock();
   try {
-    int needed = kNobody;
-    const int next = front->begun || front->call.is_message() ? kNobody : rounds_[front->round].from;
-    for (int peer = 0; peer < size_; ++peer) {
-      if (peer == rank_) continue;
-      std::optional<Failure> report = report_of(*front, peer, nullptr);
-      if (!report && transport_->is_closed(peer)) {
-        Deadline report_deadline(kUntilReported);
-        report = report_of(*front, peer, &report_deadline);
-        if (!report && (is_missing(*front, peer) || (front->begun && is_needed(*front, kAnyRank))))
-          throw PeerLost{peer, "its connection is closed", false};
-      }
-      bool is_missed = is_needed(*front, peer);  // after the report: earlier messages have been received by then
-      const bool is_leaving = report && has_left(report->reason) && transport_->has_connections();
-      for (Deadline data_deadline(kUntilSent); is_leaving && is_missed && !data_deadline.passed();)
-        is_missed = is_needed(*front, peer);  // the rank's data arrives on another connection than its report
-      if (is_missed && (needed == kNobody || peer == next)) needed = peer;
-      if (!report || (has_left(report->reason) && !is_second_hand(*report, peer) && !is_missed))
-        continue;  // the rank has done its part
-      const int failed = has_left(report->reason) ? find_failed_step(*front, true) : kNobody;
-      fail(failed != kNobody                        ? explain_failed_step(*front, failed)
-           : report->reason == Poison::kLeftByError ? explain_departure(*front, *report)
-                                                    : *report);
-      break;
-    }
+    const int needed = check_peers(*front);
     queue.waits_for.store(needed == kNobody ? kNobody : global_rank(needed), std::memory_order_relaxed);
     liveness_->answer_requests();
     read_failed_steps();

@@ -188,6 +188,9 @@ class MessageGroup final : public Backend {
   bool is_needed(const MessageWork& work, int peer);
   bool is_missing(const MessageWork& work, int peer);
   bool is_second_hand(const Failure& report, int peer) const;
+  std::optional<Failure> report_or_loss_of(const MessageWork& work, int peer);
+  bool is_still_needed(const MessageWork& work, int peer, const std::optional<Failure>& report);
+  int check_peers(const MessageWork& work);
   void check_liveness(Queue& queue, std::unique_lock<std::mutex>& lock, Deadline& deadline);
   void check_liveness_blocking(const MessageWork& work, int waited_for, Deadline& deadline);
   void fail(const Failure& failure);

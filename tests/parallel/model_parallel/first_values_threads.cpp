@@ -1,5 +1,6 @@
 // Ranks that have constructed a model with different seeds get rank 0's values from parallelize, Parallel and Pipeline.
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -64,6 +65,103 @@ TEST_CASE("tensor parallelism: whole parameters, slices and buffers are those of
       run.gathered([&] { CHECK(ls::equal(hash_of(net), of_rank_0(group, hash_of(net)))); });
     });
   }
+}
+
+namespace {
+
+// A net that gets another layer and another buffer after it was constructed.
+struct GrowingNet : Net {
+  using Net::Net;
+  void grow(double offset_of_rank) {
+    extra = &add<nn::Linear>("extra", 2, 2);
+    offset = &add_buffer("offset", ls::full({2}, offset_of_rank));
+  }
+  nn::Linear* extra = nullptr;
+  nn::Buffer* offset = nullptr;
+  ls::Tensor forward(const ls::Tensor& x) const override { return (*extra)(Net::forward(x)) + *offset; }
+};
+
+// Constructs a mode for a model that has grown after parallelize, and trains. The ranks have different seeds.
+template <class Make>
+void check_grown(const Group& group, const par::DeviceMesh& mesh, Make make) {
+  ls::manual_seed(static_cast<std::uint64_t>(group->rank()));
+  GrowingNet net(group->rank() + 1);
+  par::parallelize(net, mesh["tp"], {.plan = kPlan});
+  net.grow(group->rank() + 1);
+  const ls::Tensor weight = of_rank_0(group, net.extra->weight), offset = of_rank_0(group, *net.offset);
+  auto run = make(net);
+  run->gathered([&] {
+    CHECK(ls::equal(net.extra->weight->detach(), weight));
+    CHECK(ls::equal(*net.offset, offset));
+    CHECK(ls::equal(hash_of(net), of_rank_0(group, hash_of(net))));
+  });
+  ls::optim::SGD optimizer(run->parameters(), {.lr = 0.1});
+  const ls::Tensor x = ls::ones({2, 4}), y = ls::zeros({2, 2});
+  for (int step = 0; step < 2; ++step) {
+    optimizer.zero_grad();
+    run->backward(x, y, [&](const ls::Tensor& x, const ls::Tensor& y) { return mean_loss(net, x, y); });
+    optimizer.step();
+  }
+  run->gathered([&] { CHECK(ls::equal(hash_of(net), of_rank_0(group, hash_of(net)))); });
+}
+
+}  // namespace
+
+TEST_CASE("tensor parallelism: a layer that was added after parallelize has the values of rank 0") {
+  with_threads("local", 2, [](const Group& group) {
+    const par::DeviceMesh mesh(group, {{"tp", 2}});
+    check_grown(group, mesh, [](nn::Module& net) { return std::make_unique<par::GradientAccumulation>(net); });
+  });
+  with_threads("local", 4, [](const Group& group) {
+    const par::DeviceMesh mesh(group, {{"dp", 2}, {"tp", 2}});
+    check_grown(group, mesh, [&](nn::Module& net) {
+      return std::make_unique<par::DistributedDataParallel>(net, mesh["dp"].group(),
+                                                            par::DistributedDataParallelOptions{.check_every = 1});
+    });
+    for (const int stage : {1, 3})
+      check_grown(group, mesh, [&](nn::Module& net) {
+        return std::make_unique<par::ShardedDataParallel>(net, mesh["dp"].group(),
+                                                          par::ShardedDataParallelOptions{.stage = stage});
+      });
+  });
+}
+
+TEST_CASE("tensor parallelism: modules around the one that was parallelized have the values of rank 0") {
+  with_threads("local", 2, [](const Group& group) {
+    ls::manual_seed(static_cast<std::uint64_t>(group->rank()));
+    struct Outer : nn::Module {
+      Net& inner = add<Net>("inner", 1.0);
+      nn::Linear& head = add<nn::Linear>("head", 2, 2);
+      ls::Tensor forward(const ls::Tensor& x) const override { return head(inner(x)); }
+    };
+    Outer net;
+    const ls::Tensor want = of_rank_0(group, net.head.weight);
+    par::parallelize(net.inner, par::DeviceMesh(group, {{"tp", 2}}), {.plan = kPlan});
+    const par::GradientAccumulation run(net);
+    CHECK(ls::equal(net.head.weight->detach(), want));
+  });
+  with_threads("local", 2, [](const Group& group) {  // DataParallel has its own steps
+    ls::manual_seed(static_cast<std::uint64_t>(group->rank()));
+    GrowingNet net(1);
+    par::parallelize(net, par::DeviceMesh(group, {{"tp", 2}}), {.plan = kPlan});
+    net.grow(group->rank() + 1);
+    const ls::Tensor want = of_rank_0(group, net.extra->weight);
+    const par::DataParallel run(net, {"cpu:0"});
+    CHECK(ls::equal(net.extra->weight->detach(), want));
+    CHECK(ls::equal(*net.offset, ls::ones({2})));
+  });
+}
+
+TEST_CASE("tensor parallelism: a mode sends no values that parallelize has shared") {
+  with_threads("local", 2, [](const Group& group) {
+    Net net(1);
+    const par::DeviceMesh mesh(group, {{"tp", 2}});
+    par::parallelize(net, mesh["tp"], {.plan = kPlan});
+    const ls::parallel::TrafficStats& traffic = mesh["tp"].group()->traffic();
+    const std::int64_t before = traffic.bytes();
+    const par::GradientAccumulation run(net);
+    CHECK(traffic.bytes() == before);
+  });
 }
 
 TEST_CASE("tensor parallelism: different seeds with dropout are named by the first step") {

@@ -189,14 +189,14 @@ TEST_CASE("a mesh with stages that does not fit") {
   };
   const Mesh two{.pp = 2, .dp = 2};
   check_error(two, with(two, [](auto& options) { options.chain = {}; }),
-              "Parallel: .chain is empty and Model is no Sequential, whose children are a chain; name the modules that "
-              "get each the result of the one before");
+              "Parallel: .chain is empty and Model is not a Sequential, whose children would be the chain; name the "
+              "modules in the order in which they run");
   check_error(two,
               with(two,
                    [](auto& options) {
                      options.chain = {"embed", "blocks.*"};
                    }),
-              "Parallel: head has parameters and is in no module of .chain: no stage would run it");
+              "Parallel: head has parameters and is in no module of .chain, so no stage would run it");
   check_error(two, with(two, [](auto& options) { options.chunks_per_rank = 2; }),
               "1f1b has one chunk for each rank, got 2; use interleaved, or 1 chunk");
   check_error(two, with(two, [](auto& options) { options.split_before = {"blocks.9"}; }),

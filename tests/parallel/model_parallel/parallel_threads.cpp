@@ -157,10 +157,13 @@ TEST_CASE("patterns of a plan and of a chain") {
   check({.chain = {"tokens", "positions", "block.*"}},
         "Parallel: .chain: \"block.*\" names no module; paths are those of named_parameters() without the last name");
   check({.chain = {"tokens", "positions", "blocks.*", "blocks.1", "head"}},
-        "Parallel: .chain names blocks.1 twice: \"blocks.1\"");
-  check({.chain = {"tokens", "blocks", "blocks.*", "head"}}, "Parallel: .chain names blocks.0 twice: \"blocks.*\"");
+        "Parallel: .chain names blocks.1 twice, the second time by \"blocks.1\"; name each module once");
+  check({.chain = {"tokens", "blocks", "blocks.*", "head"}},
+        "Parallel: .chain names blocks.0 twice, the second time by \"blocks.*\"; name each module once");
   check({.chain = {"tokens", "blocks.*", "head"}},
-        "Parallel: positions has parameters and is in no module of .chain: no stage would run it");
+        "Parallel: positions has parameters and is in no module of .chain, so no stage would run it; name it in "
+        ".chain, or "
+        "remove it from the model");
   Model model({});
   const par::DeviceMesh mesh(nullptr, {{"dp", 1}});
   CHECK_NOTHROW(par::Parallel(model, mesh,

@@ -96,18 +96,22 @@ TEST_CASE("chains that do not fit the model") {
                 "Pipeline: .chain: \"block.*\" names no module; paths are those of named_parameters() without the last "
                 "name");
   check_refused(1, with_chain({"in", "blocks.*", "blocks.1", "head"}),
-                "Pipeline: .chain names blocks.1 twice: \"blocks.1\"");
+                "Pipeline: .chain names blocks.1 twice, the second time by \"blocks.1\"; name each module once");
   check_refused(1, with_chain({"in", "blocks", "blocks.1", "head"}),
-                "Pipeline: .chain names blocks.1 twice: \"blocks.1\"");
-  check_refused(1, with_chain({"in", "blocks.*"}),
-                "Pipeline: head has parameters and is in no module of .chain: no stage would run it");
+                "Pipeline: .chain names blocks.1 twice, the second time by \"blocks.1\"; name each module once");
+  check_refused(
+      1, with_chain({"in", "blocks.*"}),
+      "Pipeline: head has parameters and is in no module of .chain, so no stage would run it; name it in .chain, or "
+      "remove it from the model");
   check_refused(1, {},
-                "Pipeline: .chain is empty and Net is no Sequential, whose children are a chain; name the modules that "
-                "get each the result of the one before: .chain = {\"embed\", \"blocks.*\", \"head\"}");
+                "Pipeline: .chain is empty and Net is not a Sequential, whose children would be the chain; name the "
+                "modules in the order in which they run: .chain = {\"embed\", \"blocks.*\", \"head\"}");
   NormNet norm_net;
   CHECK(error_of([&] {
           par::Pipeline(norm_net, par::DeviceMesh(nullptr, {{"pp", 1}}), with_chain({"in"}));
-        }) == "Pipeline: norm has buffers and is in no module of .chain: no stage would run it");
+        }) ==
+        "Pipeline: norm has buffers and is in no module of .chain, so no stage would run it; name it in .chain, or "
+        "remove it from the model");
 }
 
 TEST_CASE("a rank that evaluates while the other one trains") {

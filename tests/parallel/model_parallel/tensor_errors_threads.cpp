@@ -265,6 +265,12 @@ TEST_CASE("an optimizer from before parallelize, which has the whole parameters,
     CHECK_THROWS_WITH_AS(each->zero_grad(), want.c_str(), ls::InvalidArgument);
   }
   CHECK_THROWS_WITH_AS(lbfgs.zero_grad(), want.c_str(), ls::InvalidArgument);
+  par::GradientAccumulation run(net);
+  ls::optim::GradScaler scaler;
+  CHECK_THROWS_WITH_AS(scaler.unscale_(sgd), want.c_str(), ls::InvalidArgument);
+  CHECK_THROWS_WITH_AS(scaler.step(sgd), want.c_str(), ls::InvalidArgument);
+  CHECK_THROWS_WITH_AS(scaler.unscale_(sgd, run), want.c_str(), ls::InvalidArgument);
+  CHECK_THROWS_WITH_AS(scaler.step(sgd, run), want.c_str(), ls::InvalidArgument);
   CHECK_THROWS_WITH_AS(ls::optim::SGD(whole, {.lr = 0.1}), want.c_str(), ls::InvalidArgument);
   ls::optim::SGD of_slices(net.parameters(), {.lr = 0.1});
   of_slices.step();

@@ -88,17 +88,18 @@ TEST_CASE("errors of .repeat, on all ranks") {
   with_threads("local", 2, [&](const Group& group) {
     CHECK_THROWS_WITH_AS(
         cut(group, 4, {}, {.repeat = 3}),
-        "parallelize: key: .repeat = 3: 4 slices are not groups of 3 that share outputs; use 1, 2 or 4",
+        "parallelize: key: .repeat is 3, but 4 slices cannot be divided into groups of 3 that share outputs; use "
+        ".repeat = 1, 2 or 4",
         ls::InvalidArgument);
     CHECK_THROWS_WITH_AS(
         cut(group, 4, {}, {.repeat = 2, .gather_output = true}),
-        "parallelize: key: .repeat = 2 and .gather_output: whole outputs have each column once; remove "
-        "one of them",
+        "parallelize: key: .repeat is 2, so slices share outputs, but .gather_output returns each output once; remove "
+        "one of the two options",
         ls::InvalidArgument);
     CHECK_THROWS_WITH_AS(
         cut(group, 4, {.kv_heads = 4}, {.multiple_of = 4, .repeat = 2}),
-        "parallelize: key: .repeat = 2: 4 heads of 4 are more than one for each of 2 groups of slices, "
-        "and queries would attend to the heads of others; use .repeat = 1",
+        "parallelize: key: 4 slices with .repeat = 2 take at most 2 heads, one for each group of slices that share "
+        "outputs, but there are 4 heads of 4 outputs; use .repeat = 1",
         ls::InvalidArgument);
     CHECK_THROWS_WITH_AS(cut(group, 4, {.kv_heads = 2}, {.multiple_of = 4, .repeat = 1}),
                          "parallelize: key: 8 outputs in 4 slices: 2 columns are not whole heads of 4; use 1 or 2 "
