@@ -58,7 +58,7 @@ std::string hint_of(const LoadCall& call, const LoadWeightsResult& names, const 
                     const std::vector<std::string>& square, bool loads_some) {
   if (!call.index.empty() && !names.missing.empty())
     return fmt::format("\nthe file has a part of the model; pass the index: {}", call.index);
-  if (!call.has_options) return similar_names(call.source, names);
+  if (!call.has_options) return similar_names(call.source, names) + call.advice;
   if (const std::string prefix = common_prefix(names.unexpected, names.missing); !prefix.empty())
     return fmt::format("\nthe {1}'s names begin with \"{0}\": pass .rename = {{{{\"{0}\", \"\"}}}}", prefix,
                        call.source);
@@ -204,7 +204,8 @@ void throw_tied(const LoadCall& call, const std::string& first, const std::strin
   throw InvalidArgument(fmt::format(
       "{}{} and {} are one tensor of the model, but differ in the {}{}", call.where, quoted_name(first),
       quoted_name(second), call.source,
-      call.has_options ? fmt::format("\nLeave one of them out: .rename = {{{{{}, \"\"}}}}", quoted_name(second)) : ""));
+      call.has_options ? fmt::format("\nLeave one of them out: .rename = {{{{{}, \"\"}}}}", quoted_name(second))
+                       : call.advice));
 }
 
 void WeightMatch::refuse(const LoadCall& call) const {
