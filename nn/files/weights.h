@@ -31,12 +31,12 @@ struct LoadWeightsOptions {
 using LoadWeightsResult = LoadStateDictResult;  ///< what did not match
 
 /// Reads the model's parameters and buffers from `path`: a safetensors file, an index (`*.safetensors.index.json`) of
-/// several, or a folder with either, `model.safetensors.index.json` or `model.safetensors`. A tensor of
-/// these files that the index lacks is unexpected. Tensors are read one by one,
-/// into the model's own memory, converting dtypes. Deferred parameters get memory on the CPU, and those that are missing
-/// their initial values. A tied tensor may be there under one of its names, or
-/// under several with equal values. The buffer `num_batches_tracked` may be
-/// missing, and a tensor of one element may have the shape () or (1).
+/// several, or a folder with either, `model.safetensors` or `model.safetensors.index.json`. If the folder has both,
+/// `model.safetensors` is read, as in transformers. A tensor of these files that the index lacks is unexpected. Tensors
+/// are read one by one, into the model's own memory, converting dtypes. Deferred parameters get memory on the CPU, and
+/// those that are missing their initial values. A tied tensor may be there under one of its names, or under several with
+/// equal values. The buffer `num_batches_tracked` may be missing, and a tensor of one element may have the shape () or
+/// (1).
 ///
 /// Throws InvalidArgument, with all names that do not match and, where one is likely, the fix; for a pattern of
 /// `.rename` that fits no name, if strict; for a pattern of `.transpose` that describes no matrix; for different values

@@ -87,3 +87,19 @@ TEST_CASE("a Git LFS pointer, a folder of pickles, and one file of several") {
             ": 1 missing: \"bias\"\nthe file has a part of the model; pass the index: "
             "several/model.safetensors.index.json");
 }
+
+TEST_CASE("of a folder with a whole file and an index, the whole file is read") {
+  const nn::Linear want(3, 2), other(3, 2);
+  CHECK(std::system("rm -rf both && mkdir both") == 0);
+  ls::save(other.state_dict(), "both/model-00001-of-00001.safetensors");
+  write("both/model.safetensors.index.json",
+        "{\"weight_map\": {\"weight\": \"model-00001-of-00001.safetensors\", \"bias\": "
+        "\"model-00001-of-00001.safetensors\"}}");
+  nn::Linear net(3, 2);
+  nn::load_weights(net, "both");
+  CHECK(same_bits(net.weight.master(), other.weight.master()));
+  ls::save(want.state_dict(), "both/model.safetensors");
+  nn::load_weights(net, "both");
+  CHECK(same_bits(net.weight.master(), want.weight.master()));
+  CHECK(same_bits(ls::open("both").at("weight"), want.weight.master()));
+}
