@@ -46,7 +46,8 @@ struct LoadStateDictResult {
 };
 
 struct SummaryOptions {
-  std::optional<DType> dtype = std::nullopt;  ///< dtype of the input; by default that of the first parameter
+  std::optional<DType> dtype = std::nullopt;  ///< dtype of the inputs; by default that of the first parameter
+  std::vector<Shape> more_inputs = {};        ///< shapes of the inputs after the first, as a decoder's memory
 };
 
 class Module;
@@ -189,7 +190,8 @@ class Module {
   /// afterwards: its state has the dtypes of before. Deferred parameters that the dict lacks get their initial values.
   LoadStateDictResult load_state_dict(const StateDict& dict, const LoadStateDictOptions& options = {});
   /// A table of all modules: path, type, output shape, parameters, bytes of parameters and buffers. Runs forward once
-  /// in eval mode on zeros of `input_shape`.
+  /// in eval mode on zeros of `input_shape`, and of `.more_inputs` if forward takes several inputs:
+  /// decoder.summary({2, 5, 8}, {.more_inputs = {{2, 7, 8}}}).
   std::string summary(const Shape& input_shape, const SummaryOptions& options = {});
 
  protected:
