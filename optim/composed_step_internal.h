@@ -8,8 +8,8 @@
 
 namespace lockstep::optim {
 
-// The gradient of a parameter, number `index`; null if there is none. Throws InvalidArgument during a capture: a replay would repeat the
-// numbers of this step.
+// The gradient of a parameter, number `index`; null if there is none. Throws InvalidArgument during a capture: a replay
+// would repeat the numbers of this step.
 inline const Tensor* gradient_to_compose(const char* type, std::size_t index, const nn::Parameter& parameter) {
   const Tensor* grad = gradient(parameter);
   if (!grad) return nullptr;

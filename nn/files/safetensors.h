@@ -29,8 +29,8 @@ void save(const StateDict& dict, const std::string& path, const Metadata& metada
 StateDict load(const std::string& path, Metadata* metadata = nullptr);
 
 /// The tensors of a safetensors file, of an index (`*.safetensors.index.json`) of several, or of a folder with either
-/// (with both: of `model.safetensors`), mapped into memory: a tensor is read from the disk when it is used, and needs no
-/// memory of this process until it is changed. Changes stay in this process. The files must neither change nor become
+/// (with both: of `model.safetensors`), mapped into memory: a tensor is read from the disk when it is used, and needs
+/// no memory of this process until it is changed. Changes stay in this process. The files must neither change nor become
 /// shorter while a tensor exists, so replace them (as `save` does) rather than write into them. Checksums are not
 /// verified. Tensors that do not lie at a multiple of their element size, which no current writer produces, are read at
 /// once. Otherwise as `load`.
