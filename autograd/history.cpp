@@ -26,6 +26,7 @@ bool Tensor::is_leaf() const {
 }
 
 const Tensor& Tensor::requires_grad_(bool value) const {
+  require_defined("requires_grad_", *this);
   LOCKSTEP_CHECK(is_leaf(), "requires_grad_: {} is the result of an operation; detach() it first", describe(*this));
   LOCKSTEP_CHECK(!value || is_floating_point(),
                  "requires_grad_: only floating-point tensors have gradients, this is {}", describe(*this));
@@ -36,6 +37,7 @@ const Tensor& Tensor::requires_grad_(bool value) const {
 }
 
 Tensor Tensor::grad() const {
+  require_defined("grad", *this);
   const History* own = history(*this);
   if (!own) return Tensor();
   if (own->node && !own->grad.defined())
@@ -46,6 +48,7 @@ Tensor Tensor::grad() const {
 }
 
 void Tensor::set_grad(const Tensor& grad) const {
+  require_defined("set_grad", *this);
   if (!grad.defined()) {
     if (History* own = history(*this)) {
       own->grad = Tensor();
@@ -64,6 +67,7 @@ void Tensor::backward() const { backward(Tensor()); }
 void Tensor::backward(const BackwardOptions& options) const { backward(Tensor(), options); }
 
 void Tensor::backward(const Tensor& gradient, const BackwardOptions& options) const {
+  require_defined("backward", *this);
   const Tensor seed = autograd::root_gradient(*this, gradient);
   if (options.create_graph) {
     warn(
@@ -78,7 +82,10 @@ void Tensor::backward(const Tensor& gradient, const BackwardOptions& options) co
                           .create_graph = options.create_graph});
 }
 
-Tensor Tensor::detach() const { return raw::alias(*this); }
+Tensor Tensor::detach() const {
+  require_defined("detach", *this);
+  return raw::alias(*this);
+}
 
 namespace {
 
@@ -96,6 +103,7 @@ std::uint64_t next_id(const Hooks& hooks) {
 }  // namespace
 
 HookHandle Tensor::register_hook(Callback<Tensor(const Tensor&)> hook) const {
+  require_defined("register_hook", *this);
   LOCKSTEP_CHECK(requires_grad(), "register_hook: {} does not require grad", describe(*this));
   History& own = *history(*this);
   auto& hooks = own.node ? own.node->hooks : own.tensor_hooks;

@@ -128,7 +128,8 @@ Buffer& Module::add_buffer(const std::string& name, const Buffer& buffer) {
 Tensor Module::forward(const Tensor&) const {
   throw InvalidArgument(type_name() +
                         ": forward(const Tensor&) const is not overridden; override it, or call the module's own "
-                        "methods");
+                        "methods\nIf it takes several inputs: module({x, y}), and summary(shape, {.more_inputs = "
+                        "{other_shape}})");
 }
 
 Tensor Module::forward_inputs(const std::vector<Tensor>& inputs) const {

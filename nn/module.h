@@ -32,7 +32,7 @@ namespace lockstep::nn {
 struct LoadStateDictOptions {
   bool strict = true;   ///< names that are missing or unexpected, and other shapes, are errors
   bool assign = false;  ///< the module's tensors become those of the dict, without a copy
-  Rename rename = {};   ///< from the dict's names to the module's
+  Rename rename = {};   ///< from the dict's names to the module's; with `strict`, a pattern that fits none is an error
   /// Patterns of the module's names, or of modules with them: the dict has their matrices transposed, also square ones.
   /// A pattern that describes no matrix is an error.
   std::vector<std::string> transpose = {};
@@ -46,7 +46,8 @@ struct LoadStateDictResult {
 };
 
 struct SummaryOptions {
-  std::optional<DType> dtype = std::nullopt;  ///< dtype of the input; by default that of the first parameter
+  std::optional<DType> dtype = std::nullopt;  ///< dtype of the inputs; by default that of the first parameter
+  std::vector<Shape> more_inputs = {};        ///< shapes of the inputs after the first, as a decoder's memory
 };
 
 class Module;
@@ -189,7 +190,8 @@ class Module {
   /// afterwards: its state has the dtypes of before. Deferred parameters that the dict lacks get their initial values.
   LoadStateDictResult load_state_dict(const StateDict& dict, const LoadStateDictOptions& options = {});
   /// A table of all modules: path, type, output shape, parameters, bytes of parameters and buffers. Runs forward once
-  /// in eval mode on zeros of `input_shape`.
+  /// in eval mode on zeros of `input_shape`, and of `.more_inputs` if forward takes several inputs:
+  /// decoder.summary({2, 5, 8}, {.more_inputs = {{2, 7, 8}}}).
   std::string summary(const Shape& input_shape, const SummaryOptions& options = {});
 
  protected:

@@ -76,7 +76,9 @@ std::string Module::summary(const Shape& input_shape, const SummaryOptions& opti
       part.module->traced_output_ = &part.output;
     }
     const NoGradGuard no_grad;
-    (*this)(zeros(input_shape, input));
+    std::vector<Tensor> inputs = {zeros(input_shape, input)};
+    for (const Shape& shape : options.more_inputs) inputs.push_back(zeros(shape, input));
+    inputs.size() == 1 ? (*this)(inputs[0]) : (*this)(inputs);
   }
 
   std::vector<Cells> rows = {{"module", "type", "output", "parameters", "bytes"}};

@@ -156,7 +156,7 @@ void load_checkpoint(const std::string& path, const CheckpointParts& parts) {
     metadata = metadata_of(files);
     if (parts.model && !parts.optimizer && !parts.scheduler && !parts.extra && !is_checkpoint(files)) {
       nn::refuse_parts("load_checkpoint", parts.model->parameters(), "load with parallel::load_checkpoint");
-      nn::load_weights("load_checkpoint", *parts.model, files, {});
+      nn::load_weights("load_checkpoint", *parts.model, files, nullptr);
       if (parts.metadata) *parts.metadata = std::move(metadata);
       return;
     }

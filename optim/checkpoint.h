@@ -35,7 +35,8 @@ void save_checkpoint(const std::string& path, const CheckpointParts& parts);
 /// Loads a file of save_checkpoint into `parts`, and restores the random state. Throws IoError for a corrupt file,
 /// and InvalidArgument, naming file and key, for a part that is missing in the file or does not match. After an error,
 /// nothing has changed. If `model` is the only part, any file, index or folder of load_weights (nn/files/weights.h) is
-/// loaded as that function does; a checkpoint without a random state leaves this process's as it is. Files with a random state of format 1 load into `model` alone, with a warning.
+/// loaded as that function does, with its default options; a checkpoint without a random state leaves this process's
+/// as it is. Files with a random state of format 1 load into `model` alone, with a warning.
 void load_checkpoint(const std::string& path, const CheckpointParts& parts);
 
 /// The objects that LibTorch's save and load take.

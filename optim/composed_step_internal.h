@@ -8,9 +8,9 @@
 
 namespace lockstep::optim {
 
-// The gradient of a parameter; null if there is none. Throws InvalidArgument during a capture: a replay would repeat the
-// numbers of this step.
-inline const Tensor* gradient_to_compose(const char* type, const nn::Parameter& parameter) {
+// The gradient of a parameter, number `index`; null if there is none. Throws InvalidArgument during a capture: a replay
+// would repeat the numbers of this step.
+inline const Tensor* gradient_to_compose(const char* type, std::size_t index, const nn::Parameter& parameter) {
   const Tensor* grad = gradient(parameter);
   if (!grad) return nullptr;
   const Tensor& p = parameter.master();
@@ -18,10 +18,10 @@ inline const Tensor* gradient_to_compose(const char* type, const nn::Parameter& 
                  "{}: step() is being captured in a CUDA graph, which would repeat today's learning rate and number of "
                  "steps; call it outside of the graph",
                  type);
-  LOCKSTEP_CHECK(
-      (p.dtype() == kFloat32 || p.dtype() == kFloat64) && grad->dtype() == p.dtype() && grad->device() == p.device(),
-      "{}: a parameter is {}, its gradient {}; expected f32 or f64, and the same dtype and device", type, describe(p),
-      describe(*grad));
+  require_dtype(type, index, parameter);
+  LOCKSTEP_CHECK(grad->dtype() == p.dtype() && grad->device() == p.device(),
+                 "{}: parameters()[{}] is {}, its gradient {}; expected the same dtype and device", type, index,
+                 describe(p), describe(*grad));
   return grad;
 }
 
@@ -30,8 +30,9 @@ template <class Slots, class Update>
 void composed_step(const char* type, Slots& slots, const Update& update) {
   const TraceSpan span(TraceKind::kOptimizer, type);
   const NoGradGuard no_grad;
-  for (auto& slot : slots) {
-    const Tensor* grad = gradient_to_compose(type, slot.parameter);
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    auto& slot = slots[i];
+    const Tensor* grad = gradient_to_compose(type, i, slot.parameter);
     if (!grad) continue;
     ++slot.steps;
     update(slot, slot.parameter.master(), *grad);

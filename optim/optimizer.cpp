@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lockstep/autograd/grad_mode.h"
+#include "lockstep/base/byte_reader_internal.h"
 #include "lockstep/base/check_internal.h"
 #include "lockstep/optim/step_internal.h"
 #include "lockstep/tensor/memory/capture_internal.h"
@@ -30,6 +31,14 @@ void throw_elsewhere(const nn::Parameter& parameter) {
   throw InvalidArgument(
       "optimizer: a parameter is distributed over the ranks; construct the optimizer with "
       "run.parameters() of the ShardedDataParallel, after it");
+}
+
+void throw_dtype(const char* type, std::size_t index, const nn::Parameter& parameter) {
+  const std::string name = parameter.slice() ? fmt::format(" ({})", in_quotes(parameter.slice()->name)) : "";
+  throw InvalidArgument(fmt::format(
+      "{}: parameters()[{}]{} is {}; optimizers update f32 and f64 parameters\nKeep the model in f32, and compute in "
+      "f16 or bf16 with AutocastGuard (f16 with GradScaler), or convert it first with model.to(kFloat32)",
+      type, index, name, describe(parameter.master())));
 }
 
 void Optimizer::add_group(const std::vector<nn::Parameter>& parameters, std::vector<double> options) {

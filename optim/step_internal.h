@@ -32,6 +32,14 @@ inline const Tensor* gradient(const nn::Parameter& parameter) {
   return history && history->grad.defined() ? &history->grad : nullptr;
 }
 
+// Throws InvalidArgument unless the parameter, number `index` of an optimizer of this type, is f32 or f64.
+[[noreturn]] void throw_dtype(const char* type, std::size_t index, const nn::Parameter& parameter);
+inline void require_dtype(const char* type, std::size_t index, const nn::Parameter& parameter) {
+  const DType dtype = parameter.master().dtype();
+  if (dtype != kFloat32 && dtype != kFloat64) [[unlikely]]
+    throw_dtype(type, index, parameter);
+}
+
 // The parameters that one call of a raw operation updates: those with equal hyperparameters.
 class StepList {
  public:
@@ -76,6 +84,7 @@ void Optimizer::step_in_lists(const Run& run, const StageOf& stage_of, const Num
     const Tensor& parameter = slot.parameter.master();
     const Tensor* grad = gradient(slot.parameter);
     if (!grad) continue;
+    require_dtype(type(), i, slot.parameter);
     const std::int64_t own = stage_of(slot);
     if (slot.group != group || own != stage || !list.takes(parameter)) take();
     group = slot.group;

@@ -32,11 +32,25 @@ TensorImpl::TensorImpl(const TensorImpl& other)
     : RefCounted(), storage(other.storage), offset(other.offset), numel(other.numel), shape(other.shape),
       strides(other.strides), dtype(other.dtype), contiguous(other.contiguous) {}
 
+namespace {
+constexpr const char* kUndefined =
+    "a Tensor() without a value, a parameter that a module does not have, or grad() where no backward left a gradient "
+    "(before backward, after zero_grad(), frozen or unused parameters)\nAssign it first, or test it with defined()";
+}  // namespace
+
 void Tensor::throw_undefined() {
-  throw InvalidArgument(
-      "tensor: an undefined tensor was used: a Tensor() without a value, a parameter that a module does not have, or "
-      "grad() where no backward left a gradient (before backward, after zero_grad(), frozen or unused parameters)\n"
-      "Assign it first, or test it with defined()");
+  throw InvalidArgument(fmt::format("tensor: an undefined tensor was used: {}", kUndefined));
+}
+
+void throw_undefined(const char* op, const char* argument) {
+  throw InvalidArgument(argument ? fmt::format("{}: the argument {} is undefined: {}", op, argument, kUndefined)
+                                 : fmt::format("{}: the tensor is undefined: {}", op, kUndefined));
+}
+
+void require_defined(const char* op, const std::vector<Tensor>& tensors) {
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (!tensors[i].defined()) throw_undefined(op, fmt::format("tensors[{}]", i).c_str());
+  }
 }
 
 namespace {
@@ -48,10 +62,17 @@ std::int64_t entry_of(const char* op, const Shape& entries, std::int64_t dim, co
 }
 }  // namespace
 
-std::int64_t Tensor::size(std::int64_t dim) const { return entry_of("size", shape(), dim, *this); }
-std::int64_t Tensor::stride(std::int64_t dim) const { return entry_of("stride", strides(), dim, *this); }
+std::int64_t Tensor::size(std::int64_t dim) const {
+  require_defined("size", *this);
+  return entry_of("size", shape(), dim, *this);
+}
+std::int64_t Tensor::stride(std::int64_t dim) const {
+  require_defined("stride", *this);
+  return entry_of("stride", strides(), dim, *this);
+}
 
 Scalar Tensor::item() const {
+  require_defined("item", *this);
   LOCKSTEP_CHECK(numel() == 1, "item: expected one element, the tensor has {}: {}", numel(), describe(*this));
   if (!device().is_cpu()) [[unlikely]] {
     capture::forbid("item", device());
@@ -80,11 +101,13 @@ Scalar Tensor::item() const {
 }
 
 void* Tensor::checked_data(DType dtype) const {
+  require_defined("data", *this);
   LOCKSTEP_CHECK(dtype == this->dtype(), "data: {} was requested, the tensor is {}", name(dtype), describe(*this));
   return raw_data();
 }
 
 void* Tensor::checked_span(DType dtype) const {
+  require_defined("span", *this);
   LOCKSTEP_CHECK(dtype == this->dtype(), "span: {} was requested, the tensor is {}", name(dtype), describe(*this));
   LOCKSTEP_CHECK(is_contiguous() && device().is_cpu(),
                  "span: {} is not contiguous memory of the CPU; call contiguous() or to(\"cpu\")", describe(*this));
@@ -92,6 +115,7 @@ void* Tensor::checked_span(DType dtype) const {
 }
 
 void* Tensor::checked_accessor(DType dtype, std::size_t dims) const {
+  require_defined("accessor", *this);
   LOCKSTEP_CHECK(
       dtype == this->dtype() && dims == shape().size() && is_cpu(),
       "accessor: {} with {} dimensions on the CPU was requested, the tensor is {} with {}; {}", name(dtype), dims,
@@ -103,6 +127,7 @@ void* Tensor::checked_accessor(DType dtype, std::size_t dims) const {
 }
 
 Tensor Tensor::host_copy(DType dtype) const {
+  require_defined("to_vector", *this);
   return raw::contiguous(raw::to(device().is_cpu() ? *this : raw::to(*this, Device()), dtype));
 }
 

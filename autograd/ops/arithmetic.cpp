@@ -39,6 +39,7 @@ Tensor sum_to(const Tensor& x, const Shape& shape, const Needs& needs, std::size
 }
 
 Tensor add(const Tensor& a, const Tensor& b, const Scalar& alpha) {
+  require_defined("add", a, "a", b, "b");
   return record("add", raw::add(a, b, alpha), {a, b},
                 [a_shape = a.shape(), b_shape = b.shape(), alpha](const Tensor& grad, const Needs& needs) {
                   const Tensor by_b = !needs[1] || alpha.to_double() == 1 ? grad : mul(grad, alpha);
@@ -48,6 +49,7 @@ Tensor add(const Tensor& a, const Tensor& b, const Scalar& alpha) {
 }
 
 Tensor sub(const Tensor& a, const Tensor& b, const Scalar& alpha) {
+  require_defined("sub", a, "a", b, "b");
   return record("sub", raw::sub(a, b, alpha), {a, b},
                 [a_shape = a.shape(), b_shape = b.shape(), alpha](const Tensor& grad, const Needs& needs) {
                   return Gradients{needs[0] ? sum_to(grad, a_shape) : Tensor(),
@@ -56,6 +58,7 @@ Tensor sub(const Tensor& a, const Tensor& b, const Scalar& alpha) {
 }
 
 Tensor mul(const Tensor& a, const Tensor& b) {
+  require_defined("mul", a, "a", b, "b");
   return record("mul", raw::mul(a, b), {a, b},
                 [a_shape = a.shape(), b_shape = b.shape(), a = Saved(a, requires_grad(b)),
                  b = Saved(b, requires_grad(a))](const Tensor& grad, const Needs& needs) {
@@ -65,6 +68,7 @@ Tensor mul(const Tensor& a, const Tensor& b) {
 }
 
 Tensor div(const Tensor& a, const Tensor& b) {
+  require_defined("div", a, "a", b, "b");
   return record("div", raw::div(a, b), {a, b},
                 [a_shape = a.shape(), b = Saved(b)](const Tensor& grad, const Needs& needs, const Tensor& out) {
                   const Tensor by_b = div(grad, *b);
@@ -75,6 +79,7 @@ Tensor div(const Tensor& a, const Tensor& b) {
 
 // d/da = p a^(p-1), d/dp = a^p log a. At a = 0, d/dp is 0 for p >= 0 (the limit, except for p = 0), -inf for p < 0.
 Tensor pow(const Tensor& base, const Tensor& exponent) {
+  require_defined("pow", base, "base", exponent, "exponent");
   return record(
       "pow", raw::pow(base, exponent), {base, exponent},
       [saved_a = Saved(base), saved_p = Saved(exponent)](const Tensor& grad, const Needs& needs, const Tensor& out) {
@@ -110,9 +115,11 @@ Tensor choose(const char* name, raw::Compare loses, Tensor out, const Tensor& a,
 }  // namespace
 
 Tensor maximum(const Tensor& a, const Tensor& b) {
+  require_defined("maximum", a, "a", b, "b");
   return choose("maximum", raw::Compare::kLess, raw::maximum(a, b), a, b);
 }
 Tensor minimum(const Tensor& a, const Tensor& b) {
+  require_defined("minimum", a, "a", b, "b");
   return choose("minimum", raw::Compare::kGreater, raw::minimum(a, b), a, b);
 }
 
@@ -139,21 +146,46 @@ Tensor in_dtype_of(const Tensor& x, Tensor result) {
 
 }  // namespace
 
-Tensor add(const Tensor& a, const Scalar& b) { return add(a, raw::scalar_like(a, b)); }
-Tensor sub(const Tensor& a, const Scalar& b) { return sub(a, raw::scalar_like(a, b)); }
-Tensor mul(const Tensor& a, const Scalar& b) { return in_dtype_of(a, mul(a, factor_like(a, b))); }
+Tensor add(const Tensor& a, const Scalar& b) {
+  require_defined("add", a);
+  return add(a, raw::scalar_like(a, b));
+}
+Tensor sub(const Tensor& a, const Scalar& b) {
+  require_defined("sub", a);
+  return sub(a, raw::scalar_like(a, b));
+}
+Tensor mul(const Tensor& a, const Scalar& b) {
+  require_defined("mul", a);
+  return in_dtype_of(a, mul(a, factor_like(a, b)));
+}
 // Integers are divided in f32, so the number need not fit their dtype: u8 / -1 is not u8 / 255.
-Tensor div(const Tensor& a, const Scalar& b) { return in_dtype_of(a, div(a, factor_like(a, b.to_double()))); }
-Tensor pow(const Scalar& base, const Tensor& exponent) { return pow(raw::scalar_like(exponent, base), exponent); }
-Tensor operator-(const Scalar& a, const Tensor& b) { return sub(raw::scalar_like(b, a), b); }
-Tensor operator/(const Scalar& a, const Tensor& b) { return in_dtype_of(b, div(factor_like(b, a.to_double()), b)); }
+Tensor div(const Tensor& a, const Scalar& b) {
+  require_defined("div", a);
+  return in_dtype_of(a, div(a, factor_like(a, b.to_double())));
+}
+Tensor pow(const Scalar& base, const Tensor& exponent) {
+  require_defined("pow", exponent, "exponent");
+  return pow(raw::scalar_like(exponent, base), exponent);
+}
+Tensor operator-(const Scalar& a, const Tensor& b) {
+  require_defined("sub", b);
+  return sub(raw::scalar_like(b, a), b);
+}
+Tensor operator/(const Scalar& a, const Tensor& b) {
+  require_defined("div", b);
+  return in_dtype_of(b, div(factor_like(b, a.to_double()), b));
+}
 
 // --- comparisons --------------------------------------------------------------------------------------------------------------
 
-#define LOCKSTEP_COMPARISON(symbol, relation)                                                                     \
-  Tensor operator symbol(const Tensor& a, const Tensor& b) { return raw::compare(raw::Compare::relation, a, b); } \
-  Tensor operator symbol(const Tensor& a, const Scalar& b) {                                                      \
-    return raw::compare(raw::Compare::relation, a, raw::scalar_like(a, b));                                       \
+#define LOCKSTEP_COMPARISON(symbol, relation)                               \
+  Tensor operator symbol(const Tensor& a, const Tensor& b) {                \
+    require_defined(#symbol, a, "a", b, "b");                               \
+    return raw::compare(raw::Compare::relation, a, b);                      \
+  }                                                                         \
+  Tensor operator symbol(const Tensor& a, const Scalar& b) {                \
+    require_defined(#symbol, a);                                            \
+    return raw::compare(raw::Compare::relation, a, raw::scalar_like(a, b)); \
   }
 LOCKSTEP_COMPARISON(==, kEqual)
 LOCKSTEP_COMPARISON(!=, kNotEqual)
@@ -170,8 +202,12 @@ Tensor all(const Tensor& x, const Shape& dims, bool keepdim) {
   return named("all", [&] { return raw::sum(x == 0, dims, keepdim) == 0; });
 }
 
-bool equal(const Tensor& a, const Tensor& b) { return raw::equal(a, b); }
+bool equal(const Tensor& a, const Tensor& b) {
+  require_defined("equal", a, "a", b, "b");
+  return raw::equal(a, b);
+}
 bool allclose(const Tensor& a, const Tensor& b, double rtol, double atol, bool equal_nan) {
+  require_defined("allclose", a, "a", b, "b");
   return raw::allclose(a, b, rtol, atol, equal_nan);
 }
 

@@ -209,6 +209,7 @@ Tensor grouped_attention(const Tensor& q, const Tensor& k, const Tensor& v, Atte
 
 Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                     const AttentionOptions& options) {
+  require_defined(kAttention, q, "q", k, "k", v, "v");
   if (narrows(q, k, v, options.attn_mask)) [[unlikely]] {
     AttentionOptions narrow = options;
     narrow.attn_mask = narrowed(options.attn_mask);

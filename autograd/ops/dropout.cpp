@@ -63,6 +63,7 @@ Tensor dropout_at(const Place& place, double keep, const Tensor& x) {
 Tensor dropout(const Tensor& x, double p, bool training) {
   LOCKSTEP_CHECK(p >= 0 && p <= 1, "dropout: p is {}, expected 0 to 1", p);
   if (!training || p == 0) return x;
+  require_defined("dropout", x, "x");
   LOCKSTEP_CHECK(x.is_floating_point(), "dropout: x is {}, expected floating point", describe(x));
   if (is_half(x.dtype())) return dropout(x.to(kFloat32), p).to(x.dtype());
   return dropout_at(p < 1 ? next_place(x) : Place(), 1 - p, x);

@@ -61,6 +61,7 @@ Tensor conv(const Tensor& x, const Tensor& weight, const Tensor& bias, const Con
 
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Size2d& stride, const Size2d& padding,
               const Size2d& dilation, std::int64_t groups) {
+  require_defined("conv2d", x, "x", weight, "weight");
   if (narrows(x, weight, bias)) [[unlikely]]
     return conv2d(narrowed(x), narrowed(weight), narrowed(bias), stride, padding, dilation, groups);
   const ConvolutionOptions options = {.stride = stride, .padding = padding, .dilation = dilation, .groups = groups};
@@ -86,6 +87,7 @@ std::int64_t transposed_size(std::int64_t size, std::int64_t kernel, std::int64_
 Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Size2d& stride,
                         const Size2d& padding, const Size2d& output_padding, std::int64_t groups,
                         const Size2d& dilation) {
+  require_defined("conv_transpose2d", x, "x", weight, "weight");
   if (narrows(x, weight, bias)) [[unlikely]]
     return conv_transpose2d(narrowed(x), narrowed(weight), narrowed(bias), stride, padding, output_padding, groups,
                             dilation);
@@ -151,6 +153,7 @@ Tensor average(const Tensor& x, const PoolingOptions& options, bool count_includ
 
 Tensor max_pool2d(const Tensor& x, const Size2d& kernel, const Size2d& stride, const Size2d& padding,
                   const Size2d& dilation, bool ceil_mode) {
+  require_defined("max_pool2d", x);
   if (is_half(x.dtype())) return max_pool2d(in_f32(x), kernel, stride, padding, dilation, ceil_mode).to(x.dtype());
   const PoolingOptions options = pooling(kernel, stride, padding, dilation, ceil_mode);
   return on_batch(x, [&](const Tensor& images) { return maximum_of_windows(images, options); });
@@ -158,6 +161,7 @@ Tensor max_pool2d(const Tensor& x, const Size2d& kernel, const Size2d& stride, c
 
 Tensor avg_pool2d(const Tensor& x, const Size2d& kernel, const Size2d& stride, const Size2d& padding, bool ceil_mode,
                   bool count_include_pad) {
+  require_defined("avg_pool2d", x);
   if (is_half(x.dtype()))
     return avg_pool2d(in_f32(x), kernel, stride, padding, ceil_mode, count_include_pad).to(x.dtype());
   const PoolingOptions options = pooling(kernel, stride, padding, 1, ceil_mode);

@@ -34,6 +34,7 @@ struct CatBackward {
 }  // namespace
 
 Tensor cat(const std::vector<Tensor>& tensors, std::int64_t dim) {
+  require_defined("cat", tensors);
   const Tensor out = raw::cat(tensors, dim);
   std::vector<std::int64_t> sizes;
   for (const Tensor& tensor : tensors) sizes.push_back(raw::is_skipped_by_cat(tensor) ? -1 : tensor.size(dim));
@@ -42,6 +43,7 @@ Tensor cat(const std::vector<Tensor>& tensors, std::int64_t dim) {
 
 Tensor stack(const std::vector<Tensor>& tensors, std::int64_t dim) {
   LOCKSTEP_CHECK(!tensors.empty(), "stack: no tensors given");
+  require_defined("stack", tensors);
   return named("stack", [&] {
     std::vector<Tensor> rows;
     for (const Tensor& tensor : tensors) {
@@ -54,6 +56,7 @@ Tensor stack(const std::vector<Tensor>& tensors, std::int64_t dim) {
 }
 
 std::vector<Tensor> split(const Tensor& x, std::int64_t size, std::int64_t dim) {
+  require_defined("split", x);
   return named("split", [&] {
     const std::int64_t total = x.size(dim);
     LOCKSTEP_CHECK(size > 0 || (size == 0 && total == 0), "split: size {}; it must be positive", size);
@@ -66,6 +69,7 @@ std::vector<Tensor> split(const Tensor& x, std::int64_t size, std::int64_t dim) 
 }
 
 std::vector<Tensor> chunk(const Tensor& x, std::int64_t count, std::int64_t dim) {
+  require_defined("chunk", x);
   LOCKSTEP_CHECK(count > 0, "chunk: {} parts; at least 1 is needed", count);
   return named("chunk", [&] {
     const std::int64_t total = x.size(dim);
@@ -75,6 +79,7 @@ std::vector<Tensor> chunk(const Tensor& x, std::int64_t count, std::int64_t dim)
 }
 
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
+  require_defined("where", condition, "condition", a, "a", b, "b");
   return record(
       "where", raw::where(condition, a, b), {a, b},
       [condition = Saved(condition), a_shape = a.shape(), b_shape = b.shape()](const Tensor& grad, const Needs& needs) {
@@ -86,6 +91,7 @@ Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
 namespace {
 // `number` as an operand of `where`: it becomes an element, so it has to fit.
 Tensor choice(const Scalar& number, const Tensor& other) {
+  require_defined("where", other);
   raw::require_fits("where", number, promote(other.dtype(), number));
   return raw::scalar_like(other, number);
 }
@@ -100,6 +106,7 @@ Tensor where(const Tensor& condition, const Scalar& a, const Scalar& b) {
 }
 
 Tensor masked_fill(const Tensor& x, const Tensor& mask, const Scalar& value) {
+  require_defined("masked_fill", x, "x", mask, "mask");
   LOCKSTEP_CHECK(mask.dtype() == kBool, "masked_fill: the mask must be bool, got {}; compare it with a number",
                  describe(mask));
   return named("masked_fill", [&] { return where(mask, raw::full({}, value, x.options()), x); });
@@ -109,6 +116,7 @@ namespace {
 
 // The column minus the row of each element of the matrices of x.
 Tensor diagonal_of_elements(const char* op, const Tensor& x) {
+  require_defined(op, x);
   LOCKSTEP_CHECK(x.dim() >= 2, "{}: needs at least two dimensions, got {}", op, describe(x));
   const TensorOptions there = {.device = x.device()};
   return sub(arange(x.size(-1), there), arange(x.size(-2), there).unsqueeze(1));
@@ -124,6 +132,7 @@ Tensor triu(const Tensor& x, std::int64_t diagonal) {
 }
 
 Tensor one_hot(const Tensor& index, std::int64_t num_classes) {
+  require_defined("one_hot", index, "index");
   LOCKSTEP_CHECK(index.dtype() == kInt64, "one_hot: the index must be i64, got {}", describe(index));
   LOCKSTEP_CHECK(num_classes > 0 || (num_classes == -1 && index.numel() > 0),
                  "one_hot: num_classes is {}, the index is {}; give a positive number of classes", num_classes,
@@ -149,6 +158,7 @@ Tensor spread_rows(const Tensor& grad, const Shape& shape, std::int64_t dim, con
 }  // namespace
 
 Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& index) {
+  require_defined("index_select", x, "x", index, "index");
   return record("index_select", raw::index_select(x, dim, index), {x},
                 [shape = x.shape(), dim, index = Saved(index)](const Tensor& grad, const Needs&) {
                   return Gradients{spread_rows(grad, shape, dim, *index)};
@@ -156,6 +166,7 @@ Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& index) {
 }
 
 Tensor index_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src, const Scalar& alpha) {
+  require_defined("index_add", x, "x", index, "index", src, "src");
   const auto d = static_cast<std::size_t>(wrap_dim("index_add", dim, x.dim()));
   Shape expected = x.shape();
   if (!expected.empty()) expected[d] = index.numel();
@@ -170,6 +181,7 @@ Tensor index_add(const Tensor& x, std::int64_t dim, const Tensor& index, const T
 }
 
 Tensor gather(const Tensor& x, std::int64_t dim, const Tensor& index) {
+  require_defined("gather", x, "x", index, "index");
   return record("gather", raw::gather(x, dim, index), {x},
                 [shape = x.shape(), dim, index = Saved(index)](const Tensor& grad, const Needs&) {
                   return Gradients{scatter_add(raw::zeros(shape, grad.options()), dim, *index, grad)};
@@ -177,6 +189,7 @@ Tensor gather(const Tensor& x, std::int64_t dim, const Tensor& index) {
 }
 
 Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src) {
+  require_defined("scatter_add", x, "x", index, "index", src, "src");
   if (x.dtype() == kBool && src.dtype() == kBool)  // a sum of bools is true or false
     return scatter_add(x.to(kInt64), dim, index, src.to(kInt64)) != 0;
   if (x.dtype() != src.dtype() && is_autocast_enabled()) {
@@ -207,12 +220,14 @@ Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& index, const
 
 // Gathers the values by the sorted indices, so that the gradient is that of gather.
 std::pair<Tensor, Tensor> sort(const Tensor& x, std::int64_t dim, bool descending) {
+  require_defined("sort", x);
   auto [values, indices] = raw::sort(x, dim, descending);
   if (!requires_grad(x)) return {values, indices};
   return {gather(x, dim, indices), indices};
 }
 
 std::pair<Tensor, Tensor> topk(const Tensor& x, std::int64_t k, std::int64_t dim, bool largest) {
+  require_defined("topk", x);
   auto [values, indices] = raw::topk(x, k, dim, largest);
   if (!requires_grad(x)) return {values, indices};
   return {gather(x, dim, indices), indices};

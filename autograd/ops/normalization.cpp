@@ -46,6 +46,7 @@ Shape last(int count) {
 // layer_norm, or rms_norm, which is not centered.
 Tensor normalize_rows(const char* op, const Tensor& x, const Shape& shape, const Tensor& weight, const Tensor& bias,
                       double eps, bool centered) {
+  require_defined(op, x, "x");
   if (widens(x, weight, bias)) {
     return rounded_result(normalize_rows(op, in_f32(x), shape, in_f32(weight), in_f32(bias), eps, centered), x.dtype());
   }
@@ -69,6 +70,7 @@ Tensor layer_norm(const Tensor& x, const Shape& shape, const Tensor& weight, con
 }
 
 Tensor rms_norm(const Tensor& x, const Shape& shape, const Tensor& weight, std::optional<double> eps) {
+  require_defined("rms_norm", x, "x");
   const double epsilon =
       x.dtype() == kFloat64 ? std::numeric_limits<double>::epsilon() : std::numeric_limits<float>::epsilon();
   return normalize_rows("rms_norm", x, shape, weight, {}, eps.value_or(epsilon), /*centered=*/false);
@@ -131,6 +133,7 @@ void require_per_channel(const char* name, const Tensor& tensor, const Tensor& x
 
 Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& running_mean,
                   const Tensor& running_var, bool training, double momentum, double eps) {
+  require_defined("batch_norm", x, "x");
   if (widens(x, weight, bias, running_mean, running_var)) {
     const Tensor wide_mean = in_f32(running_mean), wide_var = in_f32(running_var);
     const Tensor out =

@@ -35,6 +35,7 @@ Tensor derivative(Pointwise op, const Tensor& grad, const Tensor& x, const Tenso
 }
 
 Tensor apply(Pointwise op, const Tensor& x, const PointwiseParams& params = {}) {
+  require_defined(raw::name(op), x);
   if (!x.is_floating_point()) return raw::pointwise(op, x, params);
   if (op == Pointwise::neg) {  // the derivative is a constant: nothing is saved
     return record(raw::name(op), raw::pointwise(op, x, params), {x},
@@ -61,6 +62,7 @@ Tensor softplus(const Tensor& x, double beta, double threshold) {
 }
 
 Tensor clamp(const Tensor& x, const std::optional<Scalar>& lo, const std::optional<Scalar>& hi) {
+  require_defined("clamp", x);
   LOCKSTEP_CHECK(lo || hi, "clamp: {} needs a limit, but neither is given; pass lo, hi or both", describe(x));
   DType dtype = x.dtype();
   for (const auto& limit : {lo, hi}) dtype = limit ? promote(dtype, *limit) : dtype;
@@ -84,6 +86,7 @@ Tensor clamp_max(const Tensor& x, const Scalar& hi) {
 namespace {
 
 Tensor power(const Tensor& base, const Scalar& exponent) {
+  require_defined("pow", base, "base");
   const double p = exponent.to_double();
   if (!base.is_floating_point() && !exponent.is_floating_point()) {
     LOCKSTEP_CHECK(p >= 0, "pow: integers to the power {} are not integers; convert with to(kFloat32)", p);

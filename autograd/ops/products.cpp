@@ -9,6 +9,7 @@ namespace lockstep {
 
 // For the result's gradient g, d/da = g b^T and d/db = a^T g. A vector is a row (left operand) or a column (right one).
 Tensor matmul(const Tensor& a, const Tensor& b) {
+  require_defined("matmul", a, "a", b, "b");
   if (narrows(a, b)) [[unlikely]]
     return matmul(narrowed(a), narrowed(b));
   return record("matmul", raw::matmul(a, b), {a, b},
@@ -45,6 +46,7 @@ Tensor matmul(const Tensor& a, const Tensor& b, const Tensor& view) {
 namespace {
 
 void require_dims(const char* op, const Tensor& a, const Tensor& b, int dims) {
+  require_defined(op, a, "a", b, "b");
   LOCKSTEP_CHECK(a.dim() == dims && b.dim() == dims, "{}: needs operands of {} dimensions, got {} and {}; use matmul",
                  op, dims, describe(a), describe(b));
 }
@@ -59,6 +61,8 @@ Tensor checked_matmul(const char* op, const Tensor& a, const Tensor& b, int dims
 // x beta + a b alpha. With f16 and bf16 operands it is computed in f32, so that the result is rounded once.
 Tensor add_product(const char* op, const Tensor& x, const Tensor& a, const Tensor& b, const Scalar& beta,
                    const Scalar& alpha, int dims) {
+  require_defined(op, a, "a", b, "b");
+  if (beta.to_double() != 0) require_defined(op, x, "x");
   if (narrows(x, a, b)) return add_product(op, narrowed(x), narrowed(a), narrowed(b), beta, alpha, dims);
   if (is_half(a.dtype()) && a.dtype() == b.dtype()) {
     const AutocastGuard off(std::optional<DType>{});
@@ -105,6 +109,7 @@ Shape with_matrix(Shape leading, std::int64_t rows, std::int64_t columns) {
 }
 
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  require_defined("linear", x, "x", weight, "weight");
   if (narrows(x, weight, bias)) [[unlikely]]
     return linear(narrowed(x), narrowed(weight), narrowed(bias));
   return record("linear", raw::linear(x, weight, bias), {x, weight, bias},

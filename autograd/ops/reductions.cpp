@@ -35,6 +35,7 @@ std::int64_t reduced_count(const Shape& shape, const Shape& dims) {
 }  // namespace
 
 Tensor sum(const Tensor& x, const Shape& dims, bool keepdim) {
+  require_defined("sum", x);
   if (is_half(x.dtype())) return rounded_result(sum(in_f32(x), dims, keepdim), x.dtype());
   return record("sum", raw::sum(x, dims, keepdim), {x}, [shape = x.shape(), dims](const Tensor& grad, const Needs&) {
     return Gradients{spread(grad, shape, dims)};
@@ -48,6 +49,7 @@ Tensor sum(const Tensor& x, const Shape& dims, bool keepdim, const Tensor& view)
 }
 
 Tensor mean(const Tensor& x, const Shape& dims, bool keepdim) {
+  require_defined("mean", x);
   if (is_half(x.dtype())) return rounded_result(mean(in_f32(x), dims, keepdim), x.dtype());
   return record("mean", raw::mean(x, dims, keepdim), {x}, [shape = x.shape(), dims](const Tensor& grad, const Needs&) {
     const double count = static_cast<double>(reduced_count(shape, dims));
@@ -83,23 +85,34 @@ std::pair<Tensor, Tensor> extreme_at(const Tensor& x, const Tensor& index, std::
 }  // namespace
 
 Tensor amax(const Tensor& x, const Shape& dims, bool keepdim) {
+  require_defined("amax", x);
   return extreme("amax", raw::max(x, dims, keepdim, "amax"), x, dims);
 }
 Tensor amin(const Tensor& x, const Shape& dims, bool keepdim) {
+  require_defined("amin", x);
   return extreme("amin", raw::min(x, dims, keepdim, "amin"), x, dims);
 }
-Tensor max(const Tensor& x) { return extreme_or_nan("max", raw::max(x), x, {}); }
-Tensor min(const Tensor& x) { return extreme_or_nan("min", raw::min(x), x, {}); }
+Tensor max(const Tensor& x) {
+  require_defined("max", x);
+  return extreme_or_nan("max", raw::max(x), x, {});
+}
+Tensor min(const Tensor& x) {
+  require_defined("min", x);
+  return extreme_or_nan("min", raw::min(x), x, {});
+}
 std::pair<Tensor, Tensor> max(const Tensor& x, std::int64_t dim, bool keepdim) {
+  require_defined("max", x);
   return extreme_at(x, raw::argmax(x, dim, true, "max"), dim, keepdim);
 }
 std::pair<Tensor, Tensor> min(const Tensor& x, std::int64_t dim, bool keepdim) {
+  require_defined("min", x);
   return extreme_at(x, raw::argmin(x, dim, true, "min"), dim, keepdim);
 }
 
 // var = sum (x - mean)^2 / (n - correction), so d/dx = 2 (x - mean) / (n - correction). Over all elements, with a
 // correction of n or more, the gradient is infinity, and NaN where x equals the mean, as in PyTorch.
 Tensor var(const Tensor& x, const Shape& dims, const VarOptions& options) {
+  require_defined("var", x);
   if (is_half(x.dtype())) return rounded_result(var(in_f32(x), dims, options), x.dtype());
   return record("var", raw::var(x, dims, options.keepdim, options.correction), {x},
                 [x = Saved(x), dims, correction = options.correction](const Tensor& grad, const Needs&) {
@@ -115,6 +128,7 @@ Tensor var(const Tensor& x, const Shape& dims, const VarOptions& options) {
 
 // The gradient is 1 / (2 std), and 0 where std is 0.
 Tensor std(const Tensor& x, const Shape& dims, const VarOptions& options) {
+  require_defined("std", x);
   if (is_half(x.dtype())) return rounded_result(std(in_f32(x), dims, options), x.dtype());
   const Tensor variance = named("std", [&] { return var(x, dims, options); });
   return record("std", raw::pointwise(raw::Pointwise::sqrt, variance), {variance},
@@ -162,6 +176,7 @@ Tensor norm_of(const Tensor& x, double power, const Shape& dims, bool keepdim) {
 }  // namespace
 
 Tensor norm(const Tensor& x, const Scalar& p, const Shape& dims, bool keepdim) {
+  require_defined("norm", x);
   if (is_half(x.dtype())) return rounded_result(norm(in_f32(x), p, dims, keepdim), x.dtype());
   return named("norm", [&] { return norm_of(x, p.to_double(), dims, keepdim); });
 }
@@ -191,6 +206,7 @@ Tensor count_nonzero(const Tensor& x, const Shape& dims) {
 // Multiplies the first half of the elements by the second until one element is left. The gradient follows from these
 // products. It divides by no element, so zeros need no special case.
 Tensor prod(const Tensor& x, std::int64_t dim, bool keepdim) {
+  require_defined("prod", x);
   if (is_half(x.dtype())) return rounded_result(prod(in_f32(x), dim, keepdim), x.dtype());
   if (!x.is_floating_point() && x.dtype() != kInt64) return prod(x.to(kInt64), dim, keepdim);
   return named("prod", [&] {
@@ -205,9 +221,13 @@ Tensor prod(const Tensor& x, std::int64_t dim, bool keepdim) {
     return keepdim ? out : out.squeeze(d);
   });
 }
-Tensor prod(const Tensor& x) { return prod(x.flatten(), 0); }
+Tensor prod(const Tensor& x) {
+  require_defined("prod", x);
+  return prod(x.flatten(), 0);
+}
 
 Tensor logsumexp(const Tensor& x, const Shape& dims, bool keepdim) {
+  require_defined("logsumexp", x);
   if (is_half(x.dtype())) return rounded_result(logsumexp(in_f32(x), dims, keepdim), x.dtype());
   return record("logsumexp", named("logsumexp", [&] { return raw::logsumexp(x, dims, keepdim); }), {x},
                 [x = Saved(x), dims](const Tensor& grad, const Needs&, const Tensor& out) {
@@ -227,9 +247,11 @@ Tensor over_all(const Tensor& out, const Tensor& x, bool keepdim) {
 }  // namespace
 
 Tensor argmax(const Tensor& x, std::optional<std::int64_t> dim, bool keepdim) {
+  require_defined("argmax", x);
   return dim ? raw::argmax(x, *dim, keepdim) : over_all(raw::argmax(raw::reshape(x, {-1}), 0), x, keepdim);
 }
 Tensor argmin(const Tensor& x, std::optional<std::int64_t> dim, bool keepdim) {
+  require_defined("argmin", x);
   return dim ? raw::argmin(x, *dim, keepdim) : over_all(raw::argmin(raw::reshape(x, {-1}), 0), x, keepdim);
 }
 
@@ -244,12 +266,14 @@ Tensor cumulate(const Tensor& x, std::int64_t dim, bool reverse) {
 }  // namespace
 
 Tensor cumsum(const Tensor& x, std::int64_t dim) {
+  require_defined("cumsum", x);
   if (is_half(x.dtype())) return rounded_result(cumsum(in_f32(x), dim), x.dtype());
   return cumulate(x, dim, false);
 }
 
 // dx = y (g - sum(g y))
 Tensor softmax(const Tensor& x, std::int64_t dim) {
+  require_defined("softmax", x);
   if (is_half(x.dtype())) return rounded_result(softmax(in_f32(x), dim), x.dtype());
   return record("softmax", raw::softmax(x, dim), {x}, [dim](const Tensor& grad, const Needs&, const Tensor& y) {
     if (!autograd::grad_mode()) return Gradients{raw::softmax_backward(grad, y, dim)};
@@ -259,6 +283,7 @@ Tensor softmax(const Tensor& x, std::int64_t dim) {
 
 // dx = g - e^y sum(g)
 Tensor log_softmax(const Tensor& x, std::int64_t dim) {
+  require_defined("log_softmax", x);
   if (is_half(x.dtype())) return rounded_result(log_softmax(in_f32(x), dim), x.dtype());
   return record("log_softmax", raw::log_softmax(x, dim), {x}, [dim](const Tensor& grad, const Needs&, const Tensor& y) {
     if (!autograd::grad_mode()) return Gradients{raw::log_softmax_backward(grad, y, dim)};

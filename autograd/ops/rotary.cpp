@@ -7,6 +7,7 @@
 namespace lockstep {
 
 Tensor rotary_embedding(const Tensor& x, const RotaryOptions& options) {
+  require_defined("rotary_embedding", x);
   LOCKSTEP_CHECK(x.dim() >= 2 && x.size(-1) % 2 == 0 && x.is_floating_point(),
                  "rotary_embedding: x is {}, expected floating point, (..., time, dim) with an even dim", describe(x));
   LOCKSTEP_CHECK(options.base > 0, "rotary_embedding: base is {}, expected a positive number", options.base);

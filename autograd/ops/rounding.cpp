@@ -13,6 +13,7 @@ namespace {
 
 // A step function: its gradient is 0.
 Tensor stepped(const char* name, Step function, const Tensor& x) {
+  require_defined(name, x);
   return record(name, raw::step(function, x), {x}, [shape = x.shape()](const Tensor& grad, const Needs&) {
     return Gradients{raw::zeros(shape, grad.options())};
   });
@@ -38,6 +39,7 @@ namespace {
 // a - b q with an integer q, which is constant between the jumps: d/da = 1, d/db = -q.
 Tensor remainder_of(const char* name, BinaryOp function, Tensor (*quotient)(const Tensor& a, const Tensor& b),
                     const Tensor& a, const Tensor& b) {
+  require_defined(name, a, "a", b, "b");
   return record(name, raw::binary_op(function, a, b), {a, b},
                 [quotient, a_shape = a.shape(), b_shape = b.shape(), a = Saved(a, requires_grad(b)),
                  b = Saved(b, requires_grad(b))](const Tensor& grad, const Needs& needs) {
@@ -61,6 +63,7 @@ Tensor fmod(const Tensor& a, const Tensor& b) {
 }
 
 Tensor floor_divide(const Tensor& a, const Tensor& b) {
+  require_defined("floor_divide", a, "a", b, "b");
   return record("floor_divide", raw::binary_op(BinaryOp::kFloorDivide, a, b), {a, b},
                 [a_shape = a.shape(), b_shape = b.shape()](const Tensor& grad, const Needs&) {
                   return Gradients{raw::zeros(a_shape, grad.options()), raw::zeros(b_shape, grad.options())};
@@ -69,6 +72,7 @@ Tensor floor_divide(const Tensor& a, const Tensor& b) {
 
 // At (0, 0) the gradient is 0, as in PyTorch, and not 0 / 0.
 Tensor atan2(const Tensor& a, const Tensor& b) {
+  require_defined("atan2", a, "a", b, "b");
   return record("atan2", raw::binary_op(BinaryOp::kAtan2, a, b), {a, b},
                 [a = Saved(a), b = Saved(b)](const Tensor& grad, const Needs& needs) {
                   const Tensor squares = add(mul(*a, *a), mul(*b, *b)), is_origin = squares == 0;
@@ -78,22 +82,42 @@ Tensor atan2(const Tensor& a, const Tensor& b) {
                 });
 }
 
-Tensor remainder(const Tensor& a, const Scalar& b) { return remainder(a, raw::scalar_like(a, b)); }
-Tensor remainder(const Scalar& a, const Tensor& b) { return remainder(raw::scalar_like(b, a), b); }
-Tensor fmod(const Tensor& a, const Scalar& b) { return fmod(a, raw::scalar_like(a, b)); }
-Tensor floor_divide(const Tensor& a, const Scalar& b) { return floor_divide(a, raw::scalar_like(a, b)); }
+Tensor remainder(const Tensor& a, const Scalar& b) {
+  require_defined("remainder", a);
+  return remainder(a, raw::scalar_like(a, b));
+}
+Tensor remainder(const Scalar& a, const Tensor& b) {
+  require_defined("remainder", b);
+  return remainder(raw::scalar_like(b, a), b);
+}
+Tensor fmod(const Tensor& a, const Scalar& b) {
+  require_defined("fmod", a);
+  return fmod(a, raw::scalar_like(a, b));
+}
+Tensor floor_divide(const Tensor& a, const Scalar& b) {
+  require_defined("floor_divide", a);
+  return floor_divide(a, raw::scalar_like(a, b));
+}
 
-Tensor isnan(const Tensor& x) { return x != x; }
+Tensor isnan(const Tensor& x) {
+  require_defined("isnan", x);
+  return x != x;
+}
 Tensor isinf(const Tensor& x) {
+  require_defined("isinf", x);
   if (!x.is_floating_point()) return x != x;
   return raw::pointwise(raw::Pointwise::abs, x) == std::numeric_limits<double>::infinity();
 }
 Tensor isfinite(const Tensor& x) {
+  require_defined("isfinite", x);
   if (!x.is_floating_point()) return x == x;
   return raw::sub(x, x) == 0;
 }
 
-Tensor logical_not(const Tensor& x) { return x == 0; }
+Tensor logical_not(const Tensor& x) {
+  require_defined("logical_not", x);
+  return x == 0;
+}
 Tensor logical_and(const Tensor& a, const Tensor& b) {
   return named("logical_and", [&] { return raw::binary_op(BinaryOp::kAnd, a != 0, b != 0); });
 }
@@ -105,14 +129,33 @@ Tensor logical_xor(const Tensor& a, const Tensor& b) {
 }
 
 Tensor bitwise_not(const Tensor& x) {
+  require_defined("bitwise_not", x);
   if (x.dtype() == kBool) return x == false;
   return named("bitwise_not", [&] { return bitwise_xor(x, -1); });
 }
-Tensor bitwise_and(const Tensor& a, const Tensor& b) { return raw::binary_op(BinaryOp::kAnd, a, b); }
-Tensor bitwise_or(const Tensor& a, const Tensor& b) { return raw::binary_op(BinaryOp::kOr, a, b); }
-Tensor bitwise_xor(const Tensor& a, const Tensor& b) { return raw::binary_op(BinaryOp::kXor, a, b); }
-Tensor bitwise_and(const Tensor& a, const Scalar& b) { return bitwise_and(a, raw::scalar_like(a, b)); }
-Tensor bitwise_or(const Tensor& a, const Scalar& b) { return bitwise_or(a, raw::scalar_like(a, b)); }
-Tensor bitwise_xor(const Tensor& a, const Scalar& b) { return bitwise_xor(a, raw::scalar_like(a, b)); }
+Tensor bitwise_and(const Tensor& a, const Tensor& b) {
+  require_defined("bitwise_and", a, "a", b, "b");
+  return raw::binary_op(BinaryOp::kAnd, a, b);
+}
+Tensor bitwise_or(const Tensor& a, const Tensor& b) {
+  require_defined("bitwise_or", a, "a", b, "b");
+  return raw::binary_op(BinaryOp::kOr, a, b);
+}
+Tensor bitwise_xor(const Tensor& a, const Tensor& b) {
+  require_defined("bitwise_xor", a, "a", b, "b");
+  return raw::binary_op(BinaryOp::kXor, a, b);
+}
+Tensor bitwise_and(const Tensor& a, const Scalar& b) {
+  require_defined("bitwise_and", a);
+  return bitwise_and(a, raw::scalar_like(a, b));
+}
+Tensor bitwise_or(const Tensor& a, const Scalar& b) {
+  require_defined("bitwise_or", a);
+  return bitwise_or(a, raw::scalar_like(a, b));
+}
+Tensor bitwise_xor(const Tensor& a, const Scalar& b) {
+  require_defined("bitwise_xor", a);
+  return bitwise_xor(a, raw::scalar_like(a, b));
+}
 
 }  // namespace lockstep

@@ -18,11 +18,13 @@ Tensor index_tensor(const std::vector<std::int64_t>& index, Device device) {
 }  // namespace
 
 Tensor flip(const Tensor& x, const Shape& dims) {
+  require_defined("flip", x);
   return record("flip", raw::flip(x, dims), {x},
                 [dims](const Tensor& grad, const Needs&) { return Gradients{flip(grad, dims)}; });
 }
 
 Tensor roll(const Tensor& x, const Shape& shifts, const Shape& dims) {
+  require_defined("roll", x);
   LOCKSTEP_CHECK(
       dims.empty() ? shifts.dim() == 1 : shifts.dim() == dims.dim(),
       "roll: {} shifts for {} dimensions; give one shift for each dimension, or one shift without dimensions",
@@ -40,12 +42,14 @@ Tensor roll(const Tensor& x, const Shape& shifts, const Shape& dims) {
 }
 
 Tensor tile(const Tensor& x, const Shape& counts) {
+  require_defined("tile", x);
   Shape repeats = counts;
   while (repeats.dim() < x.dim()) repeats.insert(0, 1);
   return named("tile", [&] { return x.repeat(repeats); });
 }
 
 Tensor repeat_interleave(const Tensor& x, std::int64_t repeats, std::optional<std::int64_t> dim) {
+  require_defined("repeat_interleave", x);
   if (!dim) return repeat_interleave(x.flatten(), repeats, 0);
   LOCKSTEP_CHECK(repeats >= 0, "repeat_interleave: {} repeats of {}; the number must not be negative", repeats,
                  describe(x));
@@ -59,6 +63,7 @@ Tensor repeat_interleave(const Tensor& x, std::int64_t repeats, std::optional<st
 }
 
 Tensor repeat_interleave(const Tensor& x, const Tensor& repeats, std::optional<std::int64_t> dim) {
+  require_defined("repeat_interleave", x, "x", repeats, "repeats");
   if (!dim) return repeat_interleave(x.flatten(), repeats, 0);
   const std::int64_t n = named("repeat_interleave", [&] { return x.size(*dim); });
   LOCKSTEP_CHECK(is_integer(repeats.dtype()) && repeats.dim() <= 1 && (repeats.numel() == n || repeats.numel() == 1),
@@ -76,6 +81,7 @@ Tensor repeat_interleave(const Tensor& x, const Tensor& repeats, std::optional<s
 }
 
 Tensor movedim(const Tensor& x, const Shape& source, const Shape& destination) {
+  require_defined("movedim", x);
   LOCKSTEP_CHECK(source.dim() == destination.dim(),
                  "movedim: {} dimensions to {} positions; give one position for each", source.to_string(),
                  destination.to_string());
@@ -123,6 +129,7 @@ std::vector<Tensor> split(const Tensor& x, const std::vector<std::int64_t>& size
 }
 
 std::vector<Tensor> meshgrid(const std::vector<Tensor>& tensors, const std::string& indexing) {
+  require_defined("meshgrid", tensors);
   LOCKSTEP_CHECK(indexing == "ij" || indexing == "xy", "meshgrid: indexing \"{}\"; it must be \"ij\" or \"xy\"",
                  indexing);
   const bool is_swapped = indexing == "xy" && tensors.size() >= 2;
@@ -155,6 +162,7 @@ Tensor embed_diagonal(const Tensor& values, const Shape& shape, std::int64_t off
 }  // namespace
 
 Tensor diagonal(const Tensor& x, std::int64_t offset, std::int64_t dim1, std::int64_t dim2) {
+  require_defined("diagonal", x);
   return record("diagonal", raw::diagonal(x, offset, dim1, dim2), {x},
                 [=, shape = x.shape()](const Tensor& grad, const Needs&) {
                   return Gradients{embed_diagonal(grad, shape, offset, dim1, dim2)};
@@ -162,6 +170,7 @@ Tensor diagonal(const Tensor& x, std::int64_t offset, std::int64_t dim1, std::in
 }
 
 Tensor diag(const Tensor& x, std::int64_t offset) {
+  require_defined("diag", x);
   LOCKSTEP_CHECK(x.dim() == 1 || x.dim() == 2, "diag: needs one or two dimensions, got {}; use diagonal", describe(x));
   if (x.dim() == 2) return named("diag", [&] { return diagonal(x, offset).clone(); });
   const std::int64_t n = x.numel() + (offset < 0 ? -offset : offset);
@@ -209,6 +218,7 @@ std::int64_t source_of(std::int64_t i, std::int64_t n, PadMode mode) {
 }  // namespace
 
 Tensor pad(const Tensor& x, const std::vector<std::int64_t>& pad, const PadOptions& options) {
+  require_defined("pad", x);
   LOCKSTEP_CHECK(pad.size() % 2 == 0 && pad.size() <= 2 * x.shape().size(),
                  "pad: {} widths for {}; give two for each dimension, the last dimension first", pad.size(),
                  describe(x));

@@ -19,10 +19,17 @@ Tensor record_reshape(Tensor out, const Tensor& x) {
 
 }  // namespace
 
-Tensor Tensor::view(const Shape& shape) const { return record_reshape(raw::view(*this, shape), *this); }
-Tensor Tensor::reshape(const Shape& shape) const { return record_reshape(raw::reshape(*this, shape), *this); }
+Tensor Tensor::view(const Shape& shape) const {
+  require_defined("view", *this);
+  return record_reshape(raw::view(*this, shape), *this);
+}
+Tensor Tensor::reshape(const Shape& shape) const {
+  require_defined("reshape", *this);
+  return record_reshape(raw::reshape(*this, shape), *this);
+}
 
 Tensor Tensor::flatten(std::int64_t start_dim, std::int64_t end_dim) const {
+  require_defined("flatten", *this);
   const int dims = std::max(dim(), 1);  // 0-d counts as one dimension
   const int first = wrap_dim("flatten", start_dim, dims), last = wrap_dim("flatten", end_dim, dims);
   LOCKSTEP_CHECK(first <= last, "flatten: start_dim {} is after end_dim {}", start_dim, end_dim);
@@ -41,16 +48,19 @@ Tensor Tensor::flatten(std::int64_t start_dim, std::int64_t end_dim) const {
 }
 
 Tensor Tensor::transpose(std::int64_t a, std::int64_t b) const {
+  require_defined("transpose", *this);
   return record("transpose", raw::transpose(*this, a, b), {*this},
                 [a, b](const Tensor& grad, const Needs&) { return Gradients{grad.transpose(a, b)}; });
 }
 
 Tensor Tensor::t() const {
+  require_defined("t", *this);
   LOCKSTEP_CHECK(dim() <= 2, "t: {} has more than two dimensions; use transpose or permute", describe(*this));
   return dim() < 2 ? *this : transpose(0, 1);
 }
 
 Tensor Tensor::permute(const Shape& dims) const {
+  require_defined("permute", *this);
   return record("permute", raw::permute(*this, dims), {*this}, [dims](const Tensor& grad, const Needs&) {
     Shape inverse = dims;
     for (int i = 0; i < dims.dim(); ++i)
@@ -60,6 +70,7 @@ Tensor Tensor::permute(const Shape& dims) const {
 }
 
 Tensor Tensor::squeeze() const {
+  require_defined("squeeze", *this);
   Shape kept;
   for (std::int64_t size : shape()) {
     if (size != 1) kept.push_back(size);
@@ -67,10 +78,17 @@ Tensor Tensor::squeeze() const {
   return reshape(kept);
 }
 
-Tensor Tensor::squeeze(std::int64_t dim) const { return record_reshape(raw::squeeze(*this, dim), *this); }
-Tensor Tensor::unsqueeze(std::int64_t dim) const { return record_reshape(raw::unsqueeze(*this, dim), *this); }
+Tensor Tensor::squeeze(std::int64_t dim) const {
+  require_defined("squeeze", *this);
+  return record_reshape(raw::squeeze(*this, dim), *this);
+}
+Tensor Tensor::unsqueeze(std::int64_t dim) const {
+  require_defined("unsqueeze", *this);
+  return record_reshape(raw::unsqueeze(*this, dim), *this);
+}
 
 Tensor Tensor::expand(const Shape& shape) const {
+  require_defined("expand", *this);
   return record("expand", raw::expand(*this, shape), {*this},
                 [own = this->shape()](const Tensor& grad, const Needs&) { return Gradients{sum_to(grad, own)}; });
 }
@@ -89,6 +107,7 @@ Tensor put_slice(const Tensor& grad, const Shape& shape, std::int64_t dim, std::
 }  // namespace
 
 Tensor Tensor::slice(std::int64_t dim, std::int64_t start, std::int64_t end, std::int64_t step) const {
+  require_defined("slice", *this);
   return record("slice", raw::slice(*this, dim, start, end, step), {*this},
                 [shape = shape(), dim, start, end, step](const Tensor& grad, const Needs&) {
                   return Gradients{put_slice(grad, shape, dim, start, end, step)};
@@ -96,6 +115,7 @@ Tensor Tensor::slice(std::int64_t dim, std::int64_t start, std::int64_t end, std
 }
 
 Tensor Tensor::narrow(std::int64_t dim, std::int64_t start, std::int64_t length) const {
+  require_defined("narrow", *this);
   const std::int64_t total = named("narrow", [&] { return size(dim); }), first = start < 0 ? start + total : start;
   LOCKSTEP_CHECK(first >= 0 && first <= total && length >= 0 && length <= total - first,
                  "narrow: [{}, {} + {}) is outside dimension {} of {}", start, start, length, dim, describe(*this));
@@ -103,6 +123,7 @@ Tensor Tensor::narrow(std::int64_t dim, std::int64_t start, std::int64_t length)
 }
 
 Tensor Tensor::select(std::int64_t dim, std::int64_t index) const {
+  require_defined("select", *this);
   return record("select", raw::select(*this, dim, index), {*this},
                 [shape = shape(), dim, index](const Tensor& grad, const Needs&) {
                   const int d = wrap_dim("select", dim, shape.dim());
@@ -116,6 +137,7 @@ Tensor Tensor::operator[](std::int64_t index) const {
 }
 
 Tensor Tensor::repeat(const Shape& counts) const {
+  require_defined("repeat", *this);
   LOCKSTEP_CHECK(counts.dim() >= dim() && std::ranges::all_of(counts, [](std::int64_t n) { return n >= 0; }),
                  "repeat: expected a count of at least 0 for each dimension of {}, got {}", describe(*this),
                  counts.to_string());
@@ -136,6 +158,7 @@ Tensor Tensor::repeat(const Shape& counts) const {
 // --- conversions --------------------------------------------------------------------------------------------------
 
 Tensor Tensor::to(DType target) const {
+  require_defined("to", *this);
   if (target == dtype()) return *this;
   Tensor out = raw::to(*this, target);
   if (!lockstep::is_floating_point(target)) return out;
@@ -148,16 +171,21 @@ Tensor Tensor::to(DType target) const {
 }
 
 Tensor Tensor::to(Device target) const {
+  require_defined("to", *this);
   if (target == device()) return *this;
   return record("to", raw::to(*this, target), {*this},
                 [own = device()](const Tensor& grad, const Needs&) { return Gradients{grad.to(own)}; });
 }
 
 Tensor Tensor::clone() const {
+  require_defined("clone", *this);
   return record("clone", raw::clone(*this), {*this}, [](const Tensor& grad, const Needs&) { return Gradients{grad}; });
 }
 
-Tensor Tensor::contiguous() const { return is_contiguous() ? *this : clone(); }
+Tensor Tensor::contiguous() const {
+  require_defined("contiguous", *this);
+  return is_contiguous() ? *this : clone();
+}
 
 // --- in place -----------------------------------------------------------------------------------------------------------------
 
@@ -168,6 +196,7 @@ namespace {
 // Integers have no gradient, so they take any operand.
 template <class F>
 const Tensor& change(const char* op, const Tensor& x, const Tensor& operand, F write) {
+  require_defined(op, x);
   LOCKSTEP_CHECK(
       !requires_grad(x),
       "{}: {} requires grad and cannot be changed in place; use NoGradGuard, detach(), or the function without _", op,
@@ -195,24 +224,41 @@ const Tensor& Tensor::zero_() const {
   return change("zero_", *this, {}, [&] { raw::fill(*this, 0); });
 }
 const Tensor& Tensor::copy_(const Tensor& other) const {
+  require_defined("copy_", other, "other");
   return change("copy_", *this, other, [&] { raw::copy(other, *this); });
 }
 const Tensor& Tensor::add_(const Tensor& other, const Scalar& alpha) const {
+  require_defined("add_", other, "other");
   return change("add_", *this, other, [&] { raw::add_(*this, other, alpha); });
 }
 const Tensor& Tensor::sub_(const Tensor& other, const Scalar& alpha) const {
+  require_defined("sub_", other, "other");
   return change("sub_", *this, other, [&] { raw::sub_(*this, other, alpha); });
 }
 const Tensor& Tensor::mul_(const Tensor& other) const {
+  require_defined("mul_", other, "other");
   return change("mul_", *this, other, [&] { raw::mul_(*this, other); });
 }
 const Tensor& Tensor::div_(const Tensor& other) const {
+  require_defined("div_", other, "other");
   return change("div_", *this, other, [&] { raw::div_(*this, other); });
 }
-const Tensor& Tensor::add_(const Scalar& other) const { return add_(raw::scalar_like(*this, other)); }
-const Tensor& Tensor::sub_(const Scalar& other) const { return sub_(raw::scalar_like(*this, other)); }
-const Tensor& Tensor::mul_(const Scalar& other) const { return mul_(factor_like(*this, other)); }
-const Tensor& Tensor::div_(const Scalar& other) const { return div_(factor_like(*this, other)); }
+const Tensor& Tensor::add_(const Scalar& other) const {
+  require_defined("add_", *this);
+  return add_(raw::scalar_like(*this, other));
+}
+const Tensor& Tensor::sub_(const Scalar& other) const {
+  require_defined("sub_", *this);
+  return sub_(raw::scalar_like(*this, other));
+}
+const Tensor& Tensor::mul_(const Scalar& other) const {
+  require_defined("mul_", *this);
+  return mul_(factor_like(*this, other));
+}
+const Tensor& Tensor::div_(const Scalar& other) const {
+  require_defined("div_", *this);
+  return div_(factor_like(*this, other));
+}
 
 namespace {
 
@@ -274,6 +320,7 @@ const Tensor& Tensor::index_put_(const std::vector<TensorIndex>& indices, const 
                 [&] { named("index_put_", [&] { put(*this, indices, values, accumulate); }); });
 }
 const Tensor& Tensor::index_put_(const std::vector<TensorIndex>& indices, const Scalar& value) const {
+  require_defined("index_put_", *this);
   return index_put_(indices, raw::full({}, value, options()));
 }
 

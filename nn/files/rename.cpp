@@ -1,6 +1,7 @@
 #include "lockstep/nn/files/rename.h"
 
 #include <algorithm>
+#include <optional>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -42,7 +43,9 @@ std::string filled(const std::string& replacement, const std::vector<std::string
   return text;
 }
 
-std::string replaced(const std::string& name, const std::string& pattern, const std::string& replacement) {
+// The name with the pattern replaced; empty: the pattern does not fit.
+std::optional<std::string> replaced(const std::string& name, const std::string& pattern,
+                                    const std::string& replacement) {
   const std::vector<std::string_view> of_name = components(name), wanted = components(pattern);
   for (std::size_t at = 0; at + wanted.size() <= of_name.size(); ++at) {
     std::vector<std::string_view> stars;
@@ -54,7 +57,7 @@ std::string replaced(const std::string& name, const std::string& pattern, const 
     parts.insert(parts.end(), of_name.begin() + static_cast<std::ptrdiff_t>(at + k), of_name.end());
     return fmt::format("{}", fmt::join(parts, "."));
   }
-  return name;
+  return std::nullopt;
 }
 
 }  // namespace
@@ -72,8 +75,22 @@ Rename::Rename(Pairs pairs) : pairs_(std::move(pairs)) {
 std::string Rename::operator()(const std::string& name) const {
   if (function_) return (*function_)(name);
   std::string text = name;
-  for (const auto& [pattern, replacement] : pairs_) text = replaced(text, pattern, replacement);
+  for (const auto& [pattern, replacement] : pairs_) text = replaced(text, pattern, replacement).value_or(text);
   return text;
+}
+
+std::optional<std::string> Rename::unused(std::vector<std::string>& names) const {
+  for (const auto& [pattern, replacement] : pairs_) {
+    bool fits_any = false;
+    for (std::string& name : names) {
+      if (std::optional<std::string> text = replaced(name, pattern, replacement)) {
+        name = std::move(*text);
+        fits_any = true;
+      }
+    }
+    if (!fits_any) return pattern;
+  }
+  return std::nullopt;
 }
 
 }  // namespace lockstep::nn

@@ -4,6 +4,7 @@
 
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -22,7 +23,8 @@ namespace lockstep::nn {
 ///     [](const std::string& name) { return "encoder." + name; }
 ///
 /// A pattern stands for whole components of a name, which '.' separates, at the first place where it fits; '*' is any text
-/// within one of them. Each '*' of the replacement is the text of the pattern's '*' in the same position.
+/// within one of them. Each '*' of the replacement is the text of the pattern's '*' in the same position. In a strict
+/// load, a pattern that fits no name is an error.
 class Rename {
  public:
   using Pairs = std::vector<std::pair<std::string, std::string>>;   ///< pattern and replacement
@@ -40,6 +42,10 @@ class Rename {
   std::string operator()(const std::string& name) const;
 
  private:
+  friend class WeightMatch;
+  // The first pattern that fits none of `names`, which become the names that this pattern sees.
+  std::optional<std::string> unused(std::vector<std::string>& names) const;
+
   Pairs pairs_;
   std::shared_ptr<const Function> function_;  // null: pairs_
 };

@@ -28,11 +28,12 @@ void save(const StateDict& dict, const std::string& path, const Metadata& metada
 /// Metadata beyond 16,384 entries, and those with a string of more than 2 MiB, are left out with a warning. Memory use then stays below the file's size plus 64 MiB.
 StateDict load(const std::string& path, Metadata* metadata = nullptr);
 
-/// The tensors of a safetensors file, of an index (`*.safetensors.index.json`) of several, or of a folder with either,
-/// mapped into memory: a tensor is read from the disk when it is used, and needs no memory of this process until it is
-/// changed. Changes stay in this process. The files must neither change nor become shorter while a tensor exists, so
-/// replace them (as `save` does) rather than write into them. Checksums are not verified. Tensors that do not lie at a
-/// multiple of their element size, which no current writer produces, are read at once. Otherwise as `load`.
+/// The tensors of a safetensors file, of an index (`*.safetensors.index.json`) of several, or of a folder with either
+/// (with both: of `model.safetensors`), mapped into memory: a tensor is read from the disk when it is used, and needs
+/// no memory of this process until it is changed. Changes stay in this process. The files must neither change nor become
+/// shorter while a tensor exists, so replace them (as `save` does) rather than write into them. Checksums are not
+/// verified. Tensors that do not lie at a multiple of their element size, which no current writer produces, are read at
+/// once. Otherwise as `load`.
 StateDict open(const std::string& path);
 
 /// The same as `load` from memory; error messages use `name` as the file name.

@@ -31,7 +31,7 @@ bool exists(const std::string& path) {
 std::string in_folder(const std::string& path) {
   if (!is_folder(path)) return path;
   const std::string folder = path.ends_with('/') ? path : path + "/";
-  for (const char* name : {kIndex, kFile}) {
+  for (const char* name : {kFile, kIndex}) {  // transformers prefers the single file, too
     if (exists(folder + name)) return folder + name;
   }
   for (const char* pickle : {"pytorch_model.bin", "pytorch_model.bin.index.json"})

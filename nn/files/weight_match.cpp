@@ -58,7 +58,7 @@ std::string hint_of(const LoadCall& call, const LoadWeightsResult& names, const 
                     const std::vector<std::string>& square, bool loads_some) {
   if (!call.index.empty() && !names.missing.empty())
     return fmt::format("\nthe file has a part of the model; pass the index: {}", call.index);
-  if (!call.has_options) return similar_names(call.source, names);
+  if (!call.has_options) return similar_names(call.source, names) + call.advice;
   if (const std::string prefix = common_prefix(names.unexpected, names.missing); !prefix.empty())
     return fmt::format("\nthe {1}'s names begin with \"{0}\": pass .rename = {{{{\"{0}\", \"\"}}}}", prefix,
                        call.source);
@@ -75,6 +75,12 @@ std::string hint_of(const LoadCall& call, const LoadWeightsResult& names, const 
   return fixes + (loads_some ? "\n.strict = false loads the rest" : "");
 }
 
+// Adds "h", "h.0" and "h.0.bias" for "h.0.bias".
+void add_paths(const std::string& name, std::set<std::string>& paths) {
+  for (std::size_t end = name.size(); end != std::string::npos && end > 0; end = name.rfind('.', end - 1))
+    paths.insert(name.substr(0, end));
+}
+
 // "(2, 3)"
 std::string shape_text(const WeightSource& source) {
   return source.shape ? source.shape->to_string() : "an undefined tensor";
@@ -86,6 +92,7 @@ WeightMatch::WeightMatch(const LoadCall& call, const std::vector<WeightSource>& 
                          const std::vector<WeightPart>& parts, const std::set<std::string>& known,
                          const LoadWeightsOptions& options) {
   check_transpose(call, parts, known, options);
+  if (options.strict) check_rename(call, sources, options.rename);
   match(call, sources, parts, known, options);
   find_missing(parts);
   const bool is_complete = result_.missing.empty() && result_.unexpected.empty() && result_.other_shape.empty();
@@ -104,13 +111,25 @@ void WeightMatch::check_transpose(const LoadCall& call, const std::vector<Weight
   }
   for (const std::string& pattern : options.transpose) {
     if (std::ranges::any_of(names, [&](const std::string& name) { return matches_any({pattern}, name); })) continue;
-    for (const std::string& name : names) {
-      for (std::size_t end = name.size(); end != std::string::npos && end > 0; end = name.rfind('.', end - 1))
-        paths.insert(name.substr(0, end));
-    }
+    for (const std::string& name : names) add_paths(name, paths);
     throw InvalidArgument(fmt::format("{}.transpose: the pattern {} describes no matrix of the model{}", call.where,
                                       quoted_name(pattern), nearest(pattern, {paths.begin(), paths.end()})));
   }
+}
+
+void WeightMatch::check_rename(const LoadCall& call, const std::vector<WeightSource>& sources, const Rename& rename) {
+  std::vector<std::string> names;
+  for (const WeightSource& source : sources) names.push_back(source.name);
+  const std::optional<std::string> pattern = rename.unused(names);
+  if (!pattern) return;
+  std::set<std::string> paths;
+  for (const std::string& name : names) add_paths(name, paths);
+  throw InvalidArgument(
+      fmt::format("{}.rename: the pattern {} fits no name of the {}{}{}\nCorrect or remove it, or "
+                  "pass .strict = false",
+                  call.where, quoted_name(*pattern), call.source,
+                  *pattern == rename.pairs_[0].first ? "" : ", which earlier pairs have renamed",
+                  nearest(*pattern, {paths.begin(), paths.end()})));
 }
 
 void WeightMatch::match(const LoadCall& call, const std::vector<WeightSource>& sources,
@@ -185,7 +204,8 @@ void throw_tied(const LoadCall& call, const std::string& first, const std::strin
   throw InvalidArgument(fmt::format(
       "{}{} and {} are one tensor of the model, but differ in the {}{}", call.where, quoted_name(first),
       quoted_name(second), call.source,
-      call.has_options ? fmt::format("\nLeave one of them out: .rename = {{{{{}, \"\"}}}}", quoted_name(second)) : ""));
+      call.has_options ? fmt::format("\nLeave one of them out: .rename = {{{{{}, \"\"}}}}", quoted_name(second))
+                       : call.advice));
 }
 
 void WeightMatch::refuse(const LoadCall& call) const {

@@ -46,8 +46,11 @@ Tensor read_elements(const WeightFiles::Tensor& tensor, bool is_transposed, cons
   return is_transposed ? read_transposed(reader, *tensor.entry, part) : reader.read(*tensor.entry, part);
 }
 
-LoadCall call_of(const char* op, const WeightFiles& files) {
-  return {.where = fmt::format("{}: {}: ", op, files.path()), .index = files.index()};
+LoadCall call_of(const char* op, const WeightFiles& files, bool has_options) {
+  return {.where = fmt::format("{}: {}: ", op, files.path()),
+          .has_options = has_options,
+          .advice = has_options ? "" : "\nload_weights loads such files with options: .rename, .transpose, .strict",
+          .index = files.index()};
 }
 
 std::vector<WeightSource> sources_of(const WeightFiles& files) {
@@ -62,15 +65,16 @@ std::vector<WeightSource> sources_of(const WeightFiles& files) {
 }  // namespace
 
 WeightLoad::WeightLoad(const char* op, const WeightFiles& files, const std::vector<WeightPart>& parts,
-                       const std::set<std::string>& known, const LoadWeightsOptions& options)
-    : files_(files), match_(call_of(op, files), sources_of(files), parts, known, options) {
+                       const std::set<std::string>& known, const LoadWeightsOptions* options)
+    : files_(files),
+      match_(call_of(op, files, options), sources_of(files), parts, known, options ? *options : LoadWeightsOptions()) {
   for (const WeightMatch::Match& each : match_.matches()) {
     const WeightFiles::Tensor& tensor = files.tensors()[each.source];
     tensor.file->reader.require_supported(*tensor.entry);
   }
   for (const WeightMatch::Tied& tied : match_.tied(parts)) {
     if (!are_equal(tied))
-      throw_tied(call_of(op, files), files.tensors()[tied.first.source].entry->name,
+      throw_tied(call_of(op, files, options), files.tensors()[tied.first.source].entry->name,
                  files.tensors()[tied.second.source].entry->name);
   }
 }
@@ -153,11 +157,11 @@ void materialize_for(const Module& module, const std::vector<WeightPart>& parts,
 
 LoadWeightsResult load_weights(Module& module, const std::string& path, const LoadWeightsOptions& options) {
   refuse_parts("load_weights", module.parameters(), "load with parallel::load_weights");
-  return load_weights("load_weights", module, WeightFiles(path), options);
+  return load_weights("load_weights", module, WeightFiles(path), &options);
 }
 
 LoadWeightsResult load_weights(const char* op, Module& module, const WeightFiles& files,
-                               const LoadWeightsOptions& options) {
+                               const LoadWeightsOptions* options) {
   std::vector<WeightPart> parts = parts_of(module);
   WeightLoad load(op, files, parts, {}, options);
   for (const auto& file : files.files()) safetensors::verify(file->source, file->reader);

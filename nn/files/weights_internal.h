@@ -62,6 +62,7 @@ struct LoadCall {
   std::string where;  // their beginning: "load_weights: model.safetensors: "
   const char* source = "file";
   bool has_options = true;  // false: no advice to pass options
+  const char* advice = "";  // without options: the last line of errors
   std::string index = {};   // of the model of which the file is a part
 };
 
@@ -75,8 +76,8 @@ class WeightMatch {
   };
 
   // `known`: names of the model that only other processes have, which are not unexpected. Throws InvalidArgument if the
-  // options are strict and a name does not match, if .rename gives a name twice, and for a pattern of .transpose that
-  // describes no matrix of the model.
+  // options are strict and a name does not match or a pattern of .rename fits no name, if .rename gives a name twice,
+  // and for a pattern of .transpose that describes no matrix of the model.
   WeightMatch(const LoadCall& call, const std::vector<WeightSource>& sources, const std::vector<WeightPart>& parts,
               const std::set<std::string>& known, const LoadWeightsOptions& options);
 
@@ -95,6 +96,7 @@ class WeightMatch {
  private:
   void check_transpose(const LoadCall& call, const std::vector<WeightPart>& parts, const std::set<std::string>& known,
                        const LoadWeightsOptions& options);
+  void check_rename(const LoadCall& call, const std::vector<WeightSource>& sources, const Rename& rename);
   void match(const LoadCall& call, const std::vector<WeightSource>& sources, const std::vector<WeightPart>& parts,
              const std::set<std::string>& known, const LoadWeightsOptions& options);
   void find_missing(const std::vector<WeightPart>& parts);
@@ -118,10 +120,11 @@ bool same_values(const Tensor& a, const Tensor& b, DType dtype);
 // A load of files in two halves: the first finds out what fits, the second reads it.
 class WeightLoad {
  public:
-  // `files` must outlive this object. Throws as WeightMatch does, beginning with `op`, InvalidArgument for different
-  // values of a tied tensor, and IoError for a tensor of the model in a dtype that Lockstep does not have.
+  // `files` must outlive this object; `options` is null if `op` takes none. Throws as WeightMatch does, beginning with
+  // `op`, InvalidArgument for different values of a tied tensor, and IoError for a tensor of the model in a dtype that
+  // Lockstep does not have.
   WeightLoad(const char* op, const WeightFiles& files, const std::vector<WeightPart>& parts,
-             const std::set<std::string>& known, const LoadWeightsOptions& options);
+             const std::set<std::string>& known, const LoadWeightsOptions* options);
 
   const LoadWeightsResult& result() const { return match_.result(); }
   bool loads(const std::string& name) const { return match_.loads(name); }
@@ -136,9 +139,9 @@ class WeightLoad {
   std::size_t next_ = 0;
 };
 
-// load_weights of a whole model from open files; errors begin with `op`.
+// load_weights of a whole model from open files, by the function `op`, which may take no options (null).
 LoadWeightsResult load_weights(const char* op, Module& module, const WeightFiles& files,
-                               const LoadWeightsOptions& options);
+                               const LoadWeightsOptions* options);
 
 // A load of a dict into the tensors of a model, in two halves: the first finds out what fits, the second copies it.
 class StateDictLoad {

@@ -6,6 +6,7 @@
 #include "lockstep/base/check_internal.h"
 #include "lockstep/base/warning.h"
 #include "lockstep/nn/layers/losses.h"
+#include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::nn {
 namespace {
@@ -19,6 +20,8 @@ Tensor reduced(Tensor losses, Reduction reduction, DType dtype) {
 
 // Throws unless all operands are floating point, of one dtype and device.
 void check_operands_of(const char* op, const Tensor& a, const Tensor& b) {
+  require_defined(op, a);
+  require_defined(op, b);
   LOCKSTEP_CHECK(
       a.is_floating_point() && a.dtype() == b.dtype() && a.device() == b.device(),
       "{}: operands are {} and {}, expected floating point of one dtype and device\nconvert one with .to(...)", op,

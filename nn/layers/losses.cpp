@@ -33,6 +33,7 @@ Tensor computed_in_f32(Tensor (*loss)(const Tensor&, const Tensor&, const Option
 }
 
 void check_operands(const char* op, const Tensor& x, const Tensor& target) {
+  require_defined(op, x, "x", target, "target");
   LOCKSTEP_CHECK(computes(x.dtype()), "{}: x is {}, expected f32 or f64", op, describe(x));
   LOCKSTEP_CHECK(x.dtype() == target.dtype(), "{}: dtypes differ: x is {}, target is {}\nconvert one with .to(...)", op,
                  describe(x), describe(target));
@@ -259,6 +260,7 @@ Tensor l1_loss(const Tensor& x, const Tensor& target, const L1LossOptions& optio
 }
 
 Tensor cross_entropy(const Tensor& x, const Tensor& target, const CrossEntropyLossOptions& options) {
+  require_defined("cross_entropy", x, "x", target, "target");
   if (widens_loss(x, target, options)) return computed_in_f32(cross_entropy, x, target, options);
   const char* op = "cross_entropy";
   check_scores(op, x);
@@ -278,6 +280,7 @@ Tensor cross_entropy(const Tensor& x, const Tensor& target, const CrossEntropyLo
 }
 
 Tensor nll_loss(const Tensor& x, const Tensor& target, const NLLLossOptions& options) {
+  require_defined("nll_loss", x, "x", target, "target");
   if (widens_loss(x, target, options)) return computed_in_f32(nll_loss, x, target, options);
   check_scores("nll_loss", x);
   return with_batch(x, target, [&](const Tensor& scores, const Tensor& labels) {

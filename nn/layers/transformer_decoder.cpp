@@ -16,8 +16,8 @@ Tensor attend(const MultiheadAttention& attention, const Tensor& x, const Tensor
 }
 
 void check_inputs(const Module& module, const std::vector<Tensor>& inputs) {
-  LOCKSTEP_CHECK(inputs.size() == 2, "{}: called with {} inputs, expected x and memory", module.type_name(),
-                 inputs.size());
+  LOCKSTEP_CHECK(inputs.size() == 2, "{}: called with {} inputs, expected x and memory: module({{x, memory}})",
+                 module.type_name(), inputs.size());
 }
 
 }  // namespace

@@ -307,7 +307,7 @@ void load_checkpoint(const std::string& path, const CheckpointParts& parts) {
       group, [&] { files.emplace(path); }, "load_checkpoint");
   check_same_files(*files, group);
   if (!parts.optimizer && !parts.scheduler && !parts.extra && !is_checkpoint(*files)) {
-    load_weights("load_checkpoint", state, *files, {});
+    load_weights("load_checkpoint", state, *files, nullptr);
     if (parts.metadata) *parts.metadata = metadata_of(*files);
     return;
   }

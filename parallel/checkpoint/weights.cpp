@@ -55,11 +55,11 @@ nn::LoadWeightsResult load_weights(const CheckpointModel& model, const std::stri
   on_all_ranks(
       state.group(), [&] { files.emplace(path); }, "load_weights");
   check_same_files(*files, state.group());
-  return load_weights("load_weights", state, *files, options);
+  return load_weights("load_weights", state, *files, &options);
 }
 
 nn::LoadWeightsResult load_weights(const char* op, ModelState& state, const nn::WeightFiles& files,
-                                   const nn::LoadWeightsOptions& options) {
+                                   const nn::LoadWeightsOptions* options) {
   ProcessGroup* const group = state.group();
   const std::vector<nn::WeightPart> parts = parts_of(state);
   const std::set<std::string> known = names_of_all(state, parts);

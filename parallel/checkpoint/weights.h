@@ -2,7 +2,7 @@
 /// Weights of a trained model for a model in any training mode: each rank reads the parts that it keeps.
 ///
 ///     Parallel run(model, mesh, options);  // or any other mode
-///     parallel::load_weights(run, "gpt2/", {.rename = {{"transformer", ""}}});
+///     parallel::load_weights(run, "distilgpt2/", {.rename = {{"transformer", ""}}});
 #pragma once
 
 #include <string>

@@ -8,8 +8,8 @@ namespace lockstep::parallel {
 
 // Throws IoError on all ranks unless they have opened the same files, whose checksums are verified.
 void check_same_files(const nn::WeightFiles& files, ProcessGroup* group);
-// load_weights from such files; errors begin with `op`.
+// load_weights from such files, by the function `op`, which may take no options (null).
 nn::LoadWeightsResult load_weights(const char* op, ModelState& state, const nn::WeightFiles& files,
-                                   const nn::LoadWeightsOptions& options);
+                                   const nn::LoadWeightsOptions* options);
 
 }  // namespace lockstep::parallel

@@ -40,8 +40,8 @@ int to_number(const std::string& text, const char* name, int low, int high) {
 }
 
 constexpr const char* kHowToStart =
-    "Start it with lockstep-run --nproc-per-node 2 ./program (or torchrun, mpirun, srun), set what is missing,\n"
-    "or give .store, .rank and .world_size";
+    "A launcher sets the variables: lockstep-run --nproc-per-node 2 ./program (or torchrun, mpirun, srun)\n"
+    "Or set what is missing, or give .store, .rank and .world_size";
 
 // The variables of one family of launchers.
 struct Launcher {
@@ -80,15 +80,19 @@ std::optional<std::string> launcher_job(const Launcher& launcher) {
   return *job + "." + step.value_or("0");
 }
 
-void check_nothing_missing(const Launcher& launcher, const Membership& own, bool needs_master) {
+void check_nothing_missing(const RendezvousOptions& options, const Launcher& launcher, const Membership& own,
+                           bool needs_master) {
   std::string missing, present;
+  const auto list = [&](const std::string& text) { present += (present.empty() ? "" : ", ") + text; };
   const auto look = [&](const char* name, bool is_needed) {
     const auto value = environment(name);
-    if (value) present += fmt::format("{}{} is {}", present.empty() ? "" : ", ", name, in_quotes(*value));
+    if (value) list(fmt::format("{} is {}", name, in_quotes(*value)));
     if (!value && is_needed) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", name);
   };
   look(launcher.rank, own.rank < 0);
   look(launcher.size, own.size < 0);
+  if (options.rank >= 0) list(fmt::format(".rank is {}", options.rank));
+  if (options.world_size >= 0) list(fmt::format(".world_size is {}", options.world_size));
   look("MASTER_ADDR", needs_master);
   look("MASTER_PORT", needs_master);
   LOCKSTEP_CHECK(missing.empty(), "init_process_group: env:// needs {}{}\n{}", missing,
@@ -186,7 +190,7 @@ Membership membership_from_environment(const RendezvousOptions& options) {
   }
   if (own.size < 0 && size) own.size = to_number(*size, launcher.size, 1, kMaxRanks);
   const bool is_alone = own.size == 1;  // a single rank needs no rendezvous
-  check_nothing_missing(launcher, own, !is_alone && (launcher.needs_master || (!job && !port)));
+  check_nothing_missing(options, launcher, own, !is_alone && (launcher.needs_master || (!job && !port)));
   if (own.rank < 0) own.rank = to_number(*rank, launcher.rank, 0, kMaxRanks - 1);
   check_membership(own);
   if (is_alone) return own;

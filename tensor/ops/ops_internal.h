@@ -13,6 +13,25 @@
 
 #include "lockstep/tensor/tensor.h"
 
+namespace lockstep {
+
+// Throws InvalidArgument: this argument of `op` (null: its only tensor) is undefined.
+[[noreturn]] void throw_undefined(const char* op, const char* argument);
+
+// Throws InvalidArgument if an operand of `op` is undefined. Each operand but an only one has the name of the argument.
+inline void require_defined(const char* op, const Tensor& x, const char* argument = nullptr) {
+  if (!x.defined()) [[unlikely]]
+    throw_undefined(op, argument);
+}
+template <class... Others>
+void require_defined(const char* op, const Tensor& x, const char* argument, const Others&... others) {
+  require_defined(op, x, argument);
+  require_defined(op, others...);
+}
+void require_defined(const char* op, const std::vector<Tensor>& tensors);
+
+}  // namespace lockstep
+
 namespace lockstep::raw {
 
 // --- creation (creation.cpp) ----------------------------------------------------------------------------------------

@@ -208,7 +208,22 @@ TEST_CASE("a decoder has PyTorch's names, options and order of inputs") {
               first.forward(x, memory).detach(), "time first", {1e-5, 1e-6});
   check_close(first.forward(x[0], memory[0]), first.forward(x, memory)[0].detach(), "without batch", {1e-5, 1e-6});
   CHECK(contains(error_of([] { nn::TransformerDecoder(0, 4, 2); }), "num_layers is 0, expected at least 1"));
-  CHECK(contains(error_of([&] { first(x); }), "TransformerDecoderLayer"));
+  CHECK(
+      contains(error_of([&] { first(x); }), "TransformerDecoderLayer: forward(const Tensor&) const is not overridden"));
   CHECK(contains(error_of([&] { first(std::vector<ls::Tensor>{x}); }), "called with 1 inputs, expected x and memory"));
   CHECK(contains(error_of([&] { first({x, numbers({2, 5, 3})}); }), "multihead_attn: MultiheadAttention: query is"));
+}
+
+TEST_CASE("summary takes the shapes of several inputs, and says so if one is missing") {
+  nn::TransformerDecoderLayer layer(4, 2, {.dim_feedforward = 7});
+  const std::string table = layer.summary({2, 3, 4}, {.more_inputs = {{2, 5, 4}}});
+  CHECK_MESSAGE(contains(table, "\n(model)                  TransformerDecoderLayer  (2, 3, 4)"), table);
+  CHECK_MESSAGE(contains(table, "\nlinear1                  Linear                   (2, 3, 7)"), table);
+  CHECK(layer.is_training());
+  const std::string error = error_of([&] { layer.summary({2, 3, 4}); });
+  CHECK_MESSAGE(error.ends_with("and summary(shape, {.more_inputs = {other_shape}})"), error);
+  CHECK(contains(error_of([&] {
+                   layer.summary({2, 3, 4}, {.more_inputs = {{2, 5, 4}, {1}}});
+                 }),
+                 "called with 3 inputs"));
 }

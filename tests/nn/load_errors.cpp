@@ -25,6 +25,28 @@ TEST_CASE("names are whole, renamed ones have both names, and the error says how
   CHECK(contains(error_of([&] { state.at(long_name + "s"); }), "the nearest is \"model." + long_name + "\""));
 }
 
+TEST_CASE("a pattern of .rename that fits no name is an error, if strict") {
+  nn::Linear net(3, 2);
+  const nn::Linear want(3, 2);
+  const ls::StateDict state = {{"model.weight", want.weight.master().detach()},
+                               {"model.bias", want.bias.master().detach()}};
+  ls::save(state, "prefix.safetensors");
+  CHECK(error_of_load(net, "prefix.safetensors", {.rename = {{"modle", ""}}}) ==
+        "load_weights: prefix.safetensors: .rename: the pattern \"modle\" fits no name of the file; the nearest are "
+        "\"model\", \"model.bias\", \"model.weight\"\nCorrect or remove it, or pass .strict = false");
+  CHECK(contains(error_of_load(net, "prefix.safetensors", {.rename = {{"model", ""}, {"model.bias", "bias"}}}),
+                 ".rename: the pattern \"model.bias\" fits no name of the file, which earlier pairs have renamed; the "
+                 "nearest are "));
+  const std::string of_dict = error_of([&] {
+    net.load_state_dict(state, {.rename = {{"model", ""}, {"h.*", "blocks.*"}}});
+  });
+  CHECK_MESSAGE(contains(of_dict, "load_state_dict: .rename: the pattern \"h.*\" fits no name of the dict, "), of_dict);
+  CHECK(!same_bits(net.weight.master(), want.weight.master()));
+  nn::load_weights(net, "prefix.safetensors", {.strict = false, .rename = {{"modle", ""}, {"model", ""}}});
+  CHECK(same_bits(net.weight.master(), want.weight.master()));
+  nn::load_weights(net, "prefix.safetensors", {.rename = {{"model", ""}, {"bias", "bias"}}});  // fits, changes nothing
+}
+
 TEST_CASE("a long list of other shapes says how many it leaves out") {
   nn::Sequential net;
   ls::StateDict state;
@@ -64,4 +86,20 @@ TEST_CASE("a Git LFS pointer, a folder of pickles, and one file of several") {
         "load_weights: " + part +
             ": 1 missing: \"bias\"\nthe file has a part of the model; pass the index: "
             "several/model.safetensors.index.json");
+}
+
+TEST_CASE("of a folder with a whole file and an index, the whole file is read") {
+  const nn::Linear want(3, 2), other(3, 2);
+  CHECK(std::system("rm -rf both && mkdir both") == 0);
+  ls::save(other.state_dict(), "both/model-00001-of-00001.safetensors");
+  write("both/model.safetensors.index.json",
+        "{\"weight_map\": {\"weight\": \"model-00001-of-00001.safetensors\", \"bias\": "
+        "\"model-00001-of-00001.safetensors\"}}");
+  nn::Linear net(3, 2);
+  nn::load_weights(net, "both");
+  CHECK(same_bits(net.weight.master(), other.weight.master()));
+  ls::save(want.state_dict(), "both/model.safetensors");
+  nn::load_weights(net, "both");
+  CHECK(same_bits(net.weight.master(), want.weight.master()));
+  CHECK(same_bits(ls::open("both").at("weight"), want.weight.master()));
 }

@@ -142,6 +142,14 @@ TEST_CASE("a file of weights loads into a model alone, and is an error that says
   Trainer wide(8);
   const std::string shapes = error_of([&] { ls::load_checkpoint("weights.safetensors", {.model = &wide.net}); });
   CHECK(shapes.starts_with("load_checkpoint: weights.safetensors: 3 of another shape: \"body.0."));
+  // load_checkpoint has no options to pass.
+  const std::string advice = "\nload_weights loads such files with options: .rename, .transpose, .strict";
+  CHECK(shapes.ends_with(advice));
+  ls::StateDict prefixed;
+  for (const auto& [name, tensor] : a.net.state_dict()) prefixed.insert("model." + name, tensor);
+  ls::save(prefixed, "prefixed.safetensors");
+  const std::string names = error_of([&] { ls::load_checkpoint("prefixed.safetensors", {.model = &b.net}); });
+  CHECK_MESSAGE((names.ends_with(advice) && !contains(names, "{{")), names);
 }
 
 TEST_CASE("a checkpoint without a random state loads into a model alone, and another format is an error") {

@@ -102,11 +102,29 @@ TEST_CASE("the state follows a parameter to another device and dtype") {
   CHECK(values(buffer.to("cpu")) == std::vector<double>{1.5, 1.5});
 }
 
-TEST_CASE("training in f16 is refused, and the message shows the parameter") {
-  const auto p = parameter({1}, ls::kFloat16);
-  p->set_grad(ls::ones({1}, {.dtype = ls::kFloat16}));
-  ls::optim::SGD optimizer({p});
-  CHECK(contains(error_of([&] { optimizer.step(); }), "(1) f16 cpu"));
+TEST_CASE("training in f16 and bf16 is refused, and the message shows the parameter and the fix") {
+  const auto check = [](const std::string& type, const Make& make) {
+    for (const ls::DType dtype : {ls::kFloat16, ls::kBFloat16}) {
+      const ls::nn::Parameter full(ls::ones({2, 2})), half(ls::ones({2, 2}, {.dtype = dtype}));
+      for (const ls::nn::Parameter& p : {full, half}) p->set_grad(ls::ones_like(p));
+      const auto optimizer = make({full, half});
+      CHECK(error_of([&] { optimizer->step(); }) ==
+            type + ": parameters()[1] is " + ls::describe(half) +
+                "; optimizers update f32 and f64 parameters\nKeep the model in f32, and compute in f16 or bf16 with "
+                "AutocastGuard (f16 with GradScaler), or convert it first with model.to(kFloat32)");
+    }
+  };
+  namespace optim = ls::optim;
+  check("SGD", make<optim::SGD>(optim::SGDOptions()));
+  check("Adam", make<optim::Adam>(optim::AdamOptions()));
+  check("AdamW", make<optim::AdamW>(optim::AdamWOptions()));
+  check("RMSprop", make<optim::RMSprop>(optim::RMSpropOptions()));
+  check("Adagrad", make<optim::Adagrad>(optim::AdagradOptions()));
+  check("Lion", make<optim::Lion>(optim::LionOptions()));
+  check("NAdam", make<optim::NAdam>(optim::NAdamOptions()));
+  check("RAdam", make<optim::RAdam>(optim::RAdamOptions()));
+  check("Adafactor", make<optim::Adafactor>(optim::AdafactorOptions()));
+  check("Muon", make<optim::Muon>(optim::MuonOptions()));
 }
 
 TEST_CASE("an expanded parameter is refused, because its elements share memory") {

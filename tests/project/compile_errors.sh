@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The compiler's errors for common mistakes: at most 15 lines, 18 for misspelt options, which name the cause.
+# The compiler's errors for common mistakes: at most 15 lines, 18 for misspelt options, more for a data loader's, which
+# name the cause.
 set -euo pipefail
 rm -rf "$SCRATCH" && mkdir -p "$SCRATCH" && cd "$SCRATCH"
 limit=15
@@ -84,6 +85,18 @@ CODE
 misspelt tensor_option dtyp TensorOptions <<'CODE'
 #include "umbrella.h"
 ls::Tensor x = ls::zeros({2, 3}, {.dtyp = ls::kFloat64});
+CODE
+limit=60  # the template argument is deduced, and compilers list all candidates: Clang 22 lines, GCC 48
+misspelt loader_option batchsize DataLoaderOptions <<'CODE'
+#include "umbrella.h"
+auto set = std::make_shared<ls::data::TensorDataset>(ls::ones({4, 2}), ls::ones({4}));
+ls::data::DataLoader loader(set, {.batchsize = 32, .shuffle = true});
+CODE
+limit=18
+misspelt typed_loader_option batchsize DataLoaderOptions <<'CODE'
+#include "umbrella.h"
+auto set = std::make_shared<ls::data::TensorDataset>(ls::ones({4, 2}), ls::ones({4}));
+ls::data::DataLoader loader(set, ls::data::DataLoaderOptions{.batchsize = 32, .shuffle = true});
 CODE
 # Over several lines, the option that is wrong is named if the type of the options is written (docs/from_libtorch.md).
 misspelt typed_option momentm SGDOptions <<'CODE'

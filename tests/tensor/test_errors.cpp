@@ -29,6 +29,56 @@ TEST_CASE("messages of operations name the operation and show both operands") {
   check("allclose", [&] { ls::allclose(a, b); });
 }
 
+TEST_CASE("an undefined operand is named with its operation, and the message says what to do") {
+  const ls::Tensor none, x = ls::ones({2, 3});
+  const auto check = [](const std::string& beginning, auto function) {
+    const std::string text = error_of([&] { (void)function(); });
+    CHECK_MESSAGE(text.starts_with(beginning + " is undefined: a Tensor() without a value, "), beginning, ": ", text);
+    CHECK_MESSAGE(text.ends_with("\nAssign it first, or test it with defined()"), text);
+  };
+  check("add: the argument a", [&] { return none + x; });
+  check("add: the argument b", [&] { return x + none; });
+  check("add: the tensor", [&] { return none + 1; });
+  check("sub: the tensor", [&] { return 1 - none; });
+  check("div: the tensor", [&] { return 1 / none; });
+  check("mul: the argument b", [&] { return x * none; });
+  check("max: the argument a", [&] { return ls::max(none, x); });
+  check("<: the argument b", [&] { return x < none; });
+  check("relu: the tensor", [&] { return ls::relu(none); });
+  check("neg: the tensor", [&] { return -none; });
+  check("pow: the argument base", [&] { return ls::pow(none, 2); });
+  check("clamp_min: the tensor", [&] { return ls::clamp_min(none, 0); });
+  check("isnan: the tensor", [&] { return ls::isnan(none); });
+  check("sum: the tensor", [&] { return ls::sum(none); });
+  check("mean: the tensor", [&] { return none.mean(1); });
+  check("argmax: the tensor", [&] { return none.argmax(1); });
+  check("softmax: the tensor", [&] { return ls::softmax(none, 1); });
+  check("matmul: the argument b", [&] { return ls::matmul(x, none); });
+  check("mm: the argument a", [&] { return ls::mm(none, x); });
+  check("linear: the argument x", [&] { return ls::linear(none, x); });
+  check("linear: the argument weight", [&] { return ls::linear(x, none); });
+  check("conv2d: the argument weight", [&] { return ls::conv2d(ls::ones({1, 1, 2, 2}), none); });
+  check("layer_norm: the argument x", [&] { return ls::layer_norm(none, {3}); });
+  check("dropout: the argument x", [&] { return ls::dropout(none); });
+  check("cat: the argument tensors[1]", [&] { return ls::cat({x, none}); });
+  check("stack: the argument tensors[0]", [&] { return ls::stack({none, x}); });
+  check("where: the argument condition", [&] { return ls::where(none, x, x); });
+  check("index_select: the argument index", [&] { return ls::index_select(x, 0, none); });
+  check("scaled_dot_product_attention: the argument v", [&] { return ls::scaled_dot_product_attention(x, x, none); });
+  check("cross_entropy: the argument target", [&] { return ls::nn::cross_entropy(x, none); });
+  check("mse_loss: the argument x", [&] { return ls::nn::mse_loss(none, x); });
+  check("view: the tensor", [&] { return none.view({1}); });
+  check("operator[]: the tensor", [&] { return none[0]; });
+  check("to: the tensor", [&] { return none.to(ls::kFloat64); });
+  check("size: the tensor", [&] { return none.size(0); });
+  check("item: the tensor", [&] { return none.item(); });
+  check("item: the tensor", [&] { return none.item<float>(); });
+  check("backward: the tensor", [&] { return none.backward(), 0; });
+  check("add_: the tensor", [&] { return none.add_(x); });
+  check("add_: the argument other", [&] { return x.add_(none); });
+  check("copy_: the argument other", [&] { return x.copy_(none); });
+}
+
 TEST_CASE("messages name the operation that was called, not one that it consists of") {
   const ls::Tensor x = ls::ones({2, 3}), other = ls::ones({2, 3}, {.device = "cpu:1"}), m = x > 0;
   const ls::Tensor none = ls::zeros({0});

@@ -218,6 +218,9 @@ TEST_CASE("an error of one rank is one of all, and nothing changes") {
     const std::string error = error_of([&] { par::load_weights(run, "lacking.safetensors"); });
     CHECK(error == std::string(group->rank() == 0 ? "rank 1: " : "") +
                        "load_weights: lacking.safetensors: 1 missing: \"2.bias\"\n.strict = false loads the rest");
+    CHECK(contains(error_of([&] { par::load_checkpoint("lacking.safetensors", {.model = &run}); }),
+                   "load_checkpoint: lacking.safetensors: 1 missing: \"2.bias\"\nload_weights loads such files with "
+                   "options: .rename, "));
     const std::string other = error_of<ls::IoError>(
         [&] { par::load_weights(run, group->rank() == 0 ? "complete.safetensors" : "lacking.safetensors"); });
     CHECK_MESSAGE(contains(other, "rank 1 reads another file than rank 0"), other);

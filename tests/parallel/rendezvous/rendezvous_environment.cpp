@@ -44,7 +44,8 @@ TEST_CASE("what is missing is named, with what is there and the ways out") {
   check_error<E>({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "localhost"}},
                  {"needs MASTER_PORT (RANK is \"1\", WORLD_SIZE is \"2\", MASTER_ADDR is \"localhost\")"});
   check_error<E>({{"RANK", "1"}, {"WORLD_SIZE", ""}}, {"needs WORLD_SIZE"});
-  check_error<E>({}, {"needs MASTER_ADDR, MASTER_PORT\n"}, {.world_size = 2, .rank = 0});
+  check_error<E>({}, {"needs MASTER_ADDR, MASTER_PORT (.rank is 0, .world_size is 2)\nA launcher sets the variables: "},
+                 {.world_size = 2, .rank = 0});
   check_error<E>({{"OMPI_COMM_WORLD_RANK", "0"}}, {"needs OMPI_COMM_WORLD_SIZE"});
   check_error<E>({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "2"}}, {"needs MASTER_ADDR, MASTER_PORT"});
 }
