@@ -32,7 +32,7 @@ namespace lockstep::nn {
 struct LoadStateDictOptions {
   bool strict = true;   ///< names that are missing or unexpected, and other shapes, are errors
   bool assign = false;  ///< the module's tensors become those of the dict, without a copy
-  Rename rename = {};   ///< from the dict's names to the module's; with `strict`, a pattern that fits none is an error
+  Rename rename = {};   ///< from the dict's names to the module's
   /// Patterns of the module's names, or of modules with them: the dict has their matrices transposed, also square ones.
   /// A pattern that describes no matrix is an error.
   std::vector<std::string> transpose = {};

@@ -23,8 +23,8 @@ namespace lockstep::nn {
 ///     [](const std::string& name) { return "encoder." + name; }
 ///
 /// A pattern stands for whole components of a name, which '.' separates, at the first place where it fits; '*' is any text
-/// within one of them. Each '*' of the replacement is the text of the pattern's '*' in the same position. In a strict
-/// load, a pattern that fits no name is an error.
+/// within one of them. Each '*' of the replacement is the text of the pattern's '*' in the same position.
+/// A pattern may fit no name; errors for names that do not match name such a pattern.
 class Rename {
  public:
   using Pairs = std::vector<std::pair<std::string, std::string>>;   ///< pattern and replacement
@@ -40,12 +40,11 @@ class Rename {
 
   /// The model's name of the file's tensor `name`; "": it is left out.
   std::string operator()(const std::string& name) const;
-
- private:
-  friend class WeightMatch;
-  // The first pattern that fits none of `names`, which become the names that this pattern sees.
+  /// The first pattern that fits none of `names`, which become what the pairs before it make of them; empty if each fits
+  /// one.
   std::optional<std::string> unused(std::vector<std::string>& names) const;
 
+ private:
   Pairs pairs_;
   std::shared_ptr<const Function> function_;  // null: pairs_
 };

@@ -81,6 +81,18 @@ void add_paths(const std::string& name, std::set<std::string>& paths) {
     paths.insert(name.substr(0, end));
 }
 
+// The first pattern of .rename that fits no name, which may be misspelt; empty if all fit one.
+std::string unused_pattern(const LoadCall& call, const std::vector<WeightSource>& sources, const Rename& rename) {
+  std::vector<std::string> names;
+  for (const WeightSource& source : sources) names.push_back(source.name);
+  const std::optional<std::string> pattern = rename.unused(names);
+  if (!pattern) return "";
+  std::set<std::string> paths;
+  for (const std::string& name : names) add_paths(name, paths);
+  return fmt::format("\n.rename: the pattern {} fits no name of the {}{}", quoted_name(*pattern), call.source,
+                     nearest(*pattern, {paths.begin(), paths.end()}));
+}
+
 // "(2, 3)"
 std::string shape_text(const WeightSource& source) {
   return source.shape ? source.shape->to_string() : "an undefined tensor";
@@ -92,11 +104,10 @@ WeightMatch::WeightMatch(const LoadCall& call, const std::vector<WeightSource>& 
                          const std::vector<WeightPart>& parts, const std::set<std::string>& known,
                          const LoadWeightsOptions& options) {
   check_transpose(call, parts, known, options);
-  if (options.strict) check_rename(call, sources, options.rename);
   match(call, sources, parts, known, options);
   find_missing(parts);
   const bool is_complete = result_.missing.empty() && result_.unexpected.empty() && result_.other_shape.empty();
-  if (options.strict && !is_complete) refuse(call);
+  if (options.strict && !is_complete) refuse(call, unused_pattern(call, sources, options.rename));
 }
 
 void WeightMatch::check_transpose(const LoadCall& call, const std::vector<WeightPart>& parts,
@@ -115,21 +126,6 @@ void WeightMatch::check_transpose(const LoadCall& call, const std::vector<Weight
     throw InvalidArgument(fmt::format("{}.transpose: the pattern {} describes no matrix of the model{}", call.where,
                                       quoted_name(pattern), nearest(pattern, {paths.begin(), paths.end()})));
   }
-}
-
-void WeightMatch::check_rename(const LoadCall& call, const std::vector<WeightSource>& sources, const Rename& rename) {
-  std::vector<std::string> names;
-  for (const WeightSource& source : sources) names.push_back(source.name);
-  const std::optional<std::string> pattern = rename.unused(names);
-  if (!pattern) return;
-  std::set<std::string> paths;
-  for (const std::string& name : names) add_paths(name, paths);
-  throw InvalidArgument(
-      fmt::format("{}.rename: the pattern {} fits no name of the {}{}{}\nCorrect or remove it, or "
-                  "pass .strict = false",
-                  call.where, quoted_name(*pattern), call.source,
-                  *pattern == rename.pairs_[0].first ? "" : ", which earlier pairs have renamed",
-                  nearest(*pattern, {paths.begin(), paths.end()})));
 }
 
 void WeightMatch::match(const LoadCall& call, const std::vector<WeightSource>& sources,
@@ -208,7 +204,7 @@ void throw_tied(const LoadCall& call, const std::string& first, const std::strin
                        : call.advice));
 }
 
-void WeightMatch::refuse(const LoadCall& call) const {
+void WeightMatch::refuse(const LoadCall& call, const std::string& unused) const {
   std::vector<std::string> kinds;
   const auto add = [&](const char* kind, const std::vector<std::string>& names) {
     if (!names.empty()) kinds.push_back(fmt::format("{} {}: {}", names.size(), kind, enumerate(names, kShown)));
@@ -230,7 +226,7 @@ void WeightMatch::refuse(const LoadCall& call) const {
   add("missing", result_.missing);
   add_texts("unexpected", unexpected);
   add_texts("of another shape", shapes_);
-  throw InvalidArgument(fmt::format("{}{}{}", call.where, fmt::join(kinds, "; "),
+  throw InvalidArgument(fmt::format("{}{}{}{}", call.where, fmt::join(kinds, "; "), unused,
                                     hint_of(call, result_, transposable_, square_, !matches_.empty())));
 }
 

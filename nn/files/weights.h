@@ -21,7 +21,7 @@ namespace lockstep::nn {
 /// Options of load_weights.
 struct LoadWeightsOptions {
   bool strict = true;  ///< names that are missing or unexpected, and other shapes, are errors
-  Rename rename = {};  ///< from the file's names to the model's; with `strict`, a pattern that fits none is an error
+  Rename rename = {};  ///< from the file's names to the model's
   /// Patterns of the model's names, or of modules with them, as "blocks.*.up": the file has their matrices transposed,
   /// as those of Conv1D in GPT-2 are. A square matrix is transposed only if a pattern says so: its shape does not show
   /// it. A pattern that describes no matrix of the model is an error.
@@ -39,9 +39,9 @@ using LoadWeightsResult = LoadStateDictResult;  ///< what did not match
 /// (1).
 ///
 /// Throws InvalidArgument, with all names that do not match and, where one is likely, the fix; for a pattern of
-/// `.rename` that fits no name, if strict; for a pattern of `.transpose` that describes no matrix; for different values
-/// of one tied tensor; IoError for a file that cannot be read, violates the format, or has another checksum than its
-/// header says; both before anything changes. If reading fails later, parameters may have values of the file.
+/// `.transpose` that describes no matrix; for different values of one tied tensor; IoError for a file that cannot be
+/// read, violates the format, or has another checksum than its header says; both before anything changes. If reading
+/// fails later, parameters may have values of the file.
 LoadWeightsResult load_weights(Module& module, const std::string& path, const LoadWeightsOptions& options = {});
 
 }  // namespace lockstep::nn

@@ -76,8 +76,8 @@ class WeightMatch {
   };
 
   // `known`: names of the model that only other processes have, which are not unexpected. Throws InvalidArgument if the
-  // options are strict and a name does not match or a pattern of .rename fits no name, if .rename gives a name twice,
-  // and for a pattern of .transpose that describes no matrix of the model.
+  // options are strict and a name does not match, if .rename gives a name twice, and for a pattern of .transpose that
+  // describes no matrix of the model.
   WeightMatch(const LoadCall& call, const std::vector<WeightSource>& sources, const std::vector<WeightPart>& parts,
               const std::set<std::string>& known, const LoadWeightsOptions& options);
 
@@ -96,11 +96,10 @@ class WeightMatch {
  private:
   void check_transpose(const LoadCall& call, const std::vector<WeightPart>& parts, const std::set<std::string>& known,
                        const LoadWeightsOptions& options);
-  void check_rename(const LoadCall& call, const std::vector<WeightSource>& sources, const Rename& rename);
   void match(const LoadCall& call, const std::vector<WeightSource>& sources, const std::vector<WeightPart>& parts,
              const std::set<std::string>& known, const LoadWeightsOptions& options);
   void find_missing(const std::vector<WeightPart>& parts);
-  [[noreturn]] void refuse(const LoadCall& call) const;
+  [[noreturn]] void refuse(const LoadCall& call, const std::string& unused) const;
 
   std::vector<Match> matches_;
   std::set<std::string> found_, loaded_;  // names of the model that the source has; those of matches_
