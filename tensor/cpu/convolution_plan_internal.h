@@ -3,6 +3,8 @@
 // computed, too, and dropped, or the places of the result are gathered, whichever is less work. Sums over a window have
 // the order (channel, i, j), at most kDepth terms at a time.
 //
+// Rows share their zeros: those at the end of one are those at the start of the next one.
+//
 // Tiles and shares depend on the shapes alone, and an image's result does not depend on the other images, so results
 // have the same bits for any number of threads.
 #pragma once
@@ -10,6 +12,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "lockstep/base/threads.h"
 #include "lockstep/tensor/cpu/padded_planes_internal.h"
 #include "lockstep/tensor/cpu/panel_product_internal.h"
 #include "lockstep/tensor/kernels/level_internal.h"
@@ -25,10 +28,11 @@ inline constexpr std::int64_t kCopies = 1 << 18;     // elements of both copies 
 inline constexpr std::int64_t kDotColumns = 4096;    // columns of that pass that make its final sums cheap
 inline constexpr std::int64_t kGatherColumns = 512;  // columns of a unit that gathers, so that few panels are partial
 inline constexpr std::int64_t kTile = 1 << 15;       // elements of a tile of the result
-inline constexpr std::int64_t kRange =
-    4 * kPanel<float>;                       // elements of windows that are a share of a gathered pass for the weight
-inline constexpr std::int64_t kDepth = 256;  // terms that are added in sequence
+inline constexpr std::int64_t kRange = 4 * kPanel<float>;  // most columns of a share of a gathered weight pass
+inline constexpr std::int64_t kDepth = 256;                // terms that are added in sequence
 inline constexpr std::int64_t kMostShares = 32;            // shares of the work; each has its own workspace
+inline constexpr std::int64_t kUnitsForThreads = 8;        // below, units are cut into slices of the channels
+inline constexpr std::int64_t kSliceRows = 32;             // channels of a slice or more
 inline constexpr std::int64_t kPartials = 1 << 22;         // elements of all shares' weight gradients
 inline constexpr std::int64_t kWorkspace = 1 << 24;        // elements of all shares' workspaces, unless one is larger
 inline constexpr std::int64_t kShareFrom = 1 << 20;        // minimum multiplications for several threads
@@ -43,7 +47,7 @@ inline std::int64_t rows_of_part(std::int64_t rows, std::int64_t halo, std::int6
   return up(rows, up(rows, fit));
 }
 
-// The sizes of a pass, in elements. A unit is a group of an image, or some of its rows.
+// The sizes of a pass, in elements. A unit is a group of some images, or some of its rows, or a slice of its channels.
 struct Plan {
   Plan(const Convolution& of, ConvolutionPass pass)
       : c(of), h(height_axis(c.windows)), w(width_axis(c.windows)), inputs(c.in * h.kernel * w.kernel),
@@ -51,7 +55,7 @@ struct Plan {
         planes(h.phases() * w.phases()) {
     const bool input = pass == ConvolutionPass::kBackwardInput;
     places = input ? w.places() : w.output;
-    row = places + w.reach();
+    row = places + w.reach() - shared_zeros(input);
     all_rows = input ? h.places() : h.output;
     const std::int64_t of_copy = input ? c.out : c.in * planes;
     if (pass == ConvolutionPass::kBackwardWeight)
@@ -60,7 +64,7 @@ struct Plan {
       plan_product(of_copy, input ? c.in : c.out);
     if (input) packed = aligned(weights);
   }
-  std::int64_t workspace() const { return packed + shares * room; }
+  std::int64_t workspace() const { return packed + most_shares * room; }
 
   // Calls body(unit, share) for all units, on several threads if worthwhile.
   template <class F>
@@ -89,51 +93,76 @@ struct Plan {
   std::int64_t together = 1;                // images of a unit
   bool gathered = false;              // whether panels are gathered from the copies, with places of the result only
   std::int64_t packed = 0, room = 0;  // workspace of all shares, and of each
+  std::int64_t range = kRange;        // columns of a share of a gathered weight pass
+  std::int64_t slices = 1;            // of the channels of a unit's result
   std::int64_t units = 0, shares = 0;
+  std::int64_t most_shares = 0;  // with any number of threads
 
  private:
+  // Elements of a copy's row that are zeros at both of its ends, for every phase: the next row begins with them, so that
+  // they need not be there twice. A row keeps its places, and a copy's last panel stays within kSlack.
+  std::int64_t shared_zeros(bool input) const {
+    const std::int64_t whole = places + w.reach();
+    std::int64_t shared = std::min(w.reach(), kSlack / 2);
+    for (std::int64_t f = 0; f < (input ? 1 : w.phases()); ++f) {
+      const auto [first, end] = input ? places_inside(w.output, whole, 1, w.first_place() - w.reach())
+                                      : places_inside(w.input, whole, w.stride, w.residue(f) - w.padding);
+      shared = std::min({shared, first, whole - end});
+    }
+    return shared;
+  }
   void plan_product(std::int64_t of_copy, std::int64_t of_result) {
     rows = rows_of_part(all_rows, h.reach(), of_copy * row, kCopy);
     parts = up(all_rows, rows);
     copy = aligned(of_copy * (rows + h.reach()) * row + kSlack);
     // Gathering a row of a panel takes two moves for each run of places. Otherwise the places past the end of a row are
     // computed, a multiplication for each channel of the result.
-    const std::int64_t exact = rows * places, all = up((rows - 1) * row + places, kPanel<float>) * kPanel<float>;
-    gathered = (all - exact) * of_result > exact * 2 * (kPanel<float> / places + 1);
+    const auto in_panels = [](std::int64_t columns) { return up(columns, kPanel<float>) * kPanel<float>; };
+    const std::int64_t exact = rows * places, all = in_panels((rows - 1) * row + places);
+    gathered = (all - (parts == 1 ? exact : in_panels(exact))) * of_result > exact * 2 * (kPanel<float> / places + 1);
     if (gathered && parts == 1)  // two parts of the images or more, for threads, unless they are tiny
       together = std::clamp<std::int64_t>(std::min(up(kGatherColumns, exact), kCopies / copy), 1,
                                           c.images * exact <= 4 * kPanel<float> ? c.images : up(c.images, 2));
     panels = std::clamp<std::int64_t>(kTile / (of_result * kPanel<float>), 2, 16);
     room =
         together * copy + aligned(of_result * panels * kPanel<float>) + (gathered ? (kDepth + 1) * kPanel<float> : 0);
-    units = up(c.images, together) * c.groups * parts;
-    shares = shares_of(kMostShares);
+    // Slices copy and gather the same columns, so there are no more than threads. They do not change a sum.
+    const std::int64_t whole = up(c.images, together) * c.groups * parts;
+    const std::int64_t most =
+        std::clamp<std::int64_t>(kUnitsForThreads / whole, 1, std::max(of_result / kSliceRows, 1L));
+    slices = std::clamp<std::int64_t>(num_threads() / whole, 1, most);
+    most_shares = shares_of(whole * most, kMostShares);
+    units = whole * slices;
+    shares = shares_of(units, kMostShares);
   }
   void plan_weight(std::int64_t of_copy) {
     rows = rows_of_part(all_rows, h.reach(), (of_copy + c.out) * row, kCopies);
     parts = up(all_rows, rows);
     copy = aligned(of_copy * (rows + h.reach()) * row + w.reach() + kSlack);
     copy_of_grad = aligned(c.out * columns_of(rows));
-    if (parts == 1)
+    if (parts == 1) {
       together = std::clamp<std::int64_t>(std::min(kDotColumns / columns_of(rows), kCopies / (copy + copy_of_grad)), 1,
                                           c.images);
+      if (together < c.images) together = up(c.images, up(up(c.images, together), 2) * 2);  // for two threads
+    }
     units = up(c.images, together) * c.groups * parts;
     // Cycles for an element of the weight and a unit, with 16 lanes: products of rows end with a sum of lanes, and panels
     // have to be gathered across the rows of x.
     const std::int64_t terms = together * rows * places, dots = together * columns_of(rows) / 32 + 14;
     gathered = dots > terms / 32 + 2 * terms / c.out + 1;
     if (gathered) {
-      shares = 1;
+      shares = most_shares = 1;
+      range = std::clamp<std::int64_t>(inputs / 16 / kPanel<float> * kPanel<float>, kPanel<float>, kRange);
       packed = aligned(c.out * terms);
-      room = together * copy + up(inputs, kRange) * (aligned(c.out * kPanel<float>) + kDepth * kPanel<float>);
+      room = together * copy + up(inputs, range) * (aligned(c.out * kPanel<float>) + kDepth * kPanel<float>);
       return;
     }
     room = together * (copy + copy_of_grad) + aligned(weights);
-    shares = shares_of(std::min(kMostShares, kPartials / weights));
+    shares = most_shares = shares_of(units, std::min(kMostShares, kPartials / weights));
   }
   // Long rows, which no part cuts, make workspaces large.
-  std::int64_t shares_of(std::int64_t most) const {
-    return std::max<std::int64_t>(std::min({units, most, kWorkspace / room}), 1);
+  std::int64_t shares_of(std::int64_t of_units, std::int64_t most) const {
+    return std::max<std::int64_t>(std::min({of_units, most, kWorkspace / room}), 1);
   }
 
  public:

@@ -122,14 +122,20 @@ struct Weights {
   // Packs the rows of a block.
   template <class T>
   void pack(std::int64_t block, const T* weight, T* packed) const {
-    const std::int64_t first = block * rows / blocks<T>(), n = (block + 1) * rows / blocks<T>() - first;
+    const std::int64_t first = rows_of<T>(block).first, n = rows_of<T>(block).end - first;
     pack_rows_of<T>(n)(weight + first * row_step, row_step, sources, packed + first * depth());
   }
-  // Stores the product with copies, plus a channel's bias if there is one, in tiles: `work` has room for one, and for a
-  // gathered panel. Columns that are a run of the result are computed there, all but the last ones.
+  // The rows of a block.
+  template <class T>
+  Range rows_of(std::int64_t block) const {
+    return {block * rows / blocks<T>(), (block + 1) * rows / blocks<T>()};
+  }
+  // Stores the product of some blocks with copies, plus a channel's bias if there is one, in tiles: `work` has room for
+  // one, and for a gathered panel. Columns that are a run of the result are computed there, all but the last ones.
   template <bool kPacked, class T>
-  void multiply(const T* weights, const T* copies, const Columns& columns, std::int64_t panels, const T* bias, T* work,
-                T* out) const {
+  void multiply(const Range& some, const T* weights, const T* copies, const Columns& columns, std::int64_t panels,
+                const T* bias, T* work, T* out) const {
+    const Range channels = {rows_of<T>(some.first).first, rows_of<T>(some.end).first};
     T *const tile = work, *const panel = work + aligned(rows * panels * kPanel<float>);
     const std::int64_t all = columns.count(), in_place = columns.is_run() ? all / kPanel<T> * kPanel<T> : 0;
     for (std::int64_t begin = 0; begin < all;) {
@@ -148,28 +154,33 @@ struct Weights {
             places = kPanelOffsets[sizeof(T) == sizeof(double)].data();
             right = panel;
           }
-          for (std::int64_t block = 0; block < blocks<T>(); ++block) {
-            const std::int64_t first = block * rows / blocks<T>(), n = (block + 1) * rows / blocks<T>() - first;
+          for (std::int64_t block = some.first; block < some.end; ++block) {
+            const std::int64_t first = rows_of<T>(block).first, n = rows_of<T>(block).end - first;
             panel_block_of<kPacked, T>(n)(weights + (kPacked ? first * depth() + p * n : first * row_step + p),
                                           row_step, right, places, terms, p > 0, to + first * to_row + column, to_row);
           }
         }
       }
-      if (!direct)
-        columns.store(tile, count, rows, begin, count, bias, out);
-      else if (bias)
-        columns.store(to, to_row, rows, begin, count, bias, out);
+      if (!direct || bias)
+        columns.store(to + channels.first * to_row, to_row, channels.end - channels.first, begin, count,
+                      bias ? bias + channels.first : bias, out + channels.first * columns.pixels);
       begin += count;
     }
   }
 };
 
-// A unit of a plan: rows of a group of some images.
+// A unit of a plan: rows of a group of some images, and a slice of the channels of the result.
 struct Part {
   Part(const Plan& of, std::int64_t unit)
-      : plan(of), first(unit / (plan.c.groups * plan.parts) * plan.together), group(unit / plan.parts % plan.c.groups),
-        begin(unit % plan.parts * plan.rows), rows(std::min(plan.rows, plan.all_rows - begin)),
-        images(std::min(plan.together, plan.c.images - first)) {}
+      : plan(of), slice(unit % plan.slices), first(unit / (plan.slices * plan.parts * plan.c.groups) * plan.together),
+        group(unit / (plan.slices * plan.parts) % plan.c.groups), begin(unit / plan.slices % plan.parts * plan.rows),
+        rows(std::min(plan.rows, plan.all_rows - begin)), images(std::min(plan.together, plan.c.images - first)) {}
+
+  // The blocks of the slice.
+  template <class T>
+  Range blocks(const Weights& left) const {
+    return {slice * left.blocks<T>() / plan.slices, (slice + 1) * left.blocks<T>() / plan.slices};
+  }
 
   std::int64_t first_block() const { return first * plan.c.groups + group; }
   // Calls body(number of the image in the part, group of the image).
@@ -193,6 +204,7 @@ struct Part {
   }
 
   const Plan& plan;
+  std::int64_t slice;
   std::int64_t first, group;  // the first image, the group
   std::int64_t begin, rows;   // in the images
   std::int64_t images;

@@ -33,7 +33,7 @@ void conv2d(const Convolution& c, const void* x, const void* weight, const void*
       const Columns columns = part.columns({0, part.rows}, {0, plan.w.output}, part.begin, 1, 0, 1, plan.w.output,
                                            plan.positions, c.groups * c.out * plan.positions);
       T* const to = as<T>(out) + part.first_block() * c.out * plan.positions;
-      left.multiply<false>(as<T>(weight) + part.group * of_group, copies, columns, plan.panels,
+      left.multiply<false>(part.blocks<T>(left), as<T>(weight) + part.group * of_group, copies, columns, plan.panels,
                            bias ? as<T>(bias) + part.group * c.out : nullptr, copies + plan.together * plan.copy, to);
     });
   });
@@ -89,7 +89,7 @@ void conv2d_backward_input(const Convolution& c, const void* grad, const void* w
                                              places_inside(w.input, plan.places, w.stride, x), y, h.stride, x, w.stride,
                                              w.input, plan.pixels, c.groups * c.in * plan.pixels);
         T* const to = as<T>(out) + part.first_block() * c.in * plan.pixels;
-        left.multiply<true>(from, copies, columns, plan.panels, static_cast<const T*>(nullptr),
+        left.multiply<true>(part.blocks<T>(left), from, copies, columns, plan.panels, static_cast<const T*>(nullptr),
                             copies + plan.together * plan.copy, to);
         from += left.rows * left.depth();
       }

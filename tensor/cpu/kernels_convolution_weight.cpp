@@ -55,7 +55,7 @@ class GatheredWeight {
       const Part part(plan, unit);
       for_chunks(c.in, [&](std::int64_t channel) { copy_channel(part, channel); });
       for_chunks(blocks(), [&](std::int64_t block) { pack(part, block); });
-      for_chunks(up(plan.inputs, kRange), [&](std::int64_t range) { add_range(part, range); });
+      for_chunks(up(plan.inputs, plan.range), [&](std::int64_t range) { add_range(part, range); });
     }
   }
 
@@ -66,9 +66,11 @@ class GatheredWeight {
 
   void copy_channel(const Part& part, std::int64_t channel) const {
     const PaddedRows rows{part.begin, plan.rows + plan.h.reach(), plan.row};
+    const std::int64_t size = plan.planes * rows.rows * rows.row;
     part.for_images([&](std::int64_t each, std::int64_t block) {
-      rows.copy_input(plan.h, plan.w, x + (block * c.in + channel) * plan.pixels,
-                      copies + each * plan.copy + channel * plan.planes * rows.rows * rows.row);
+      T* const copy = copies + each * plan.copy;
+      rows.copy_input(plan.h, plan.w, x + (block * c.in + channel) * plan.pixels, copy + channel * size);
+      if (channel == c.in - 1) std::fill(copy + c.in * size, copy + plan.copy, T(0));  // which its last row shares
     });
   }
   void pack(const Part& part, std::int64_t block) const {
@@ -84,9 +86,9 @@ class GatheredWeight {
   void add_range(const Part& part, std::int64_t range) const {
     const std::int64_t room = aligned(c.out * kPanel<float>) + kDepth * kPanel<float>;
     T *const tile = panels + range * room, *const panel = tile + aligned(c.out * kPanel<float>);
-    const std::int64_t terms = terms_of(part), last = std::min(plan.inputs, (range + 1) * kRange);
+    const std::int64_t terms = terms_of(part), last = std::min(plan.inputs, (range + 1) * plan.range);
     T* const to = out + part.group * c.out * plan.inputs;
-    for (std::int64_t element = range * kRange; element < last; element += kPanel<T>) {
+    for (std::int64_t element = range * plan.range; element < last; element += kPanel<T>) {
       const std::int64_t count = std::min<std::int64_t>(kPanel<T>, last - element);
       for (std::int64_t q = 0; q < terms; q += kDepth) {
         const std::int64_t length = std::min(kDepth, terms - q);

@@ -45,8 +45,10 @@ void panel_block(const T* a, std::int64_t a_row, const T* b, const std::int64_t*
   for (std::int64_t p = 0; p < depth; ++p) {
     const T* const row = b + offsets[p];
     const R first = simd::ploadu<R>(row), second = simd::ploadu<R>(row + kLanes<T>);
+    const T* left = kPacked ? a + p * kRows : a + p;
+    if constexpr (!kPacked) asm("" : "+r"(left));  // or every row would have a pointer, more than there are registers
     unrolled<kRows>([&](auto i) LOCKSTEP_INLINE {
-      const R factor = simd::pset1<R>(kPacked ? a[p * kRows + i] : a[i * a_row + p]);
+      const R factor = simd::pset1<R>(kPacked ? left[i] : (left + i / 3 * 3 * a_row)[i % 3 * a_row]);
       low[i] = simd::pmadd(factor, first, low[i]);
       high[i] = simd::pmadd(factor, second, high[i]);
     });
@@ -119,15 +121,8 @@ class DotBlock {
     }
     unrolled<kSums>([&](auto i) LOCKSTEP_INLINE { sums_[i] = sums[i]; });
   }
-  // The lanes of one product, added in pairs.
-  T sum(int i, int j) const {
-    T lanes[kLanes<T>];
-    simd::pstoreu(lanes, sums_[i * kDotRight<T> + j]);
-    for (int half = kLanes<T> / 2; half > 0; half /= 2) {
-      for (int lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
-    }
-    return lanes[0];
-  }
+  // The sum of the lanes of one product.
+  T sum(int i, int j) const { return simd::predux(sums_[i * kDotRight<T> + j]); }
 
  private:
   using R = Register<T>;

@@ -1,5 +1,7 @@
 // conv2d and its gradients against their definition, for random geometries; the same bits for any threads and images.
+#include <array>
 #include <random>
+#include <vector>
 
 #include "tests/support/testing.h"
 
@@ -60,6 +62,12 @@ ls::Tensor leaf(const ls::Shape& shape, ls::DType dtype) {
   return ls::randn(shape, ls::TensorOptions{.dtype = dtype, .requires_grad = true});
 }
 
+// Leaves NaN in memory that is free, where a pass may find its workspace.
+void fill_free_memory_with_nan() {
+  std::vector<ls::Tensor> tensors;
+  for (std::int64_t numel = 1 << 12; numel <= 1 << 20; numel *= 2) tensors.push_back(ls::full({numel}, kNan));
+}
+
 void check_case(std::int64_t images, std::int64_t in, std::int64_t out, ls::Size2d kernel, ls::Size2d size,
                 const Geometry& g, ls::DType dtype) {
   INFO(images << " images, " << g.groups << " groups of " << in << " -> " << out << ", kernel " << kernel.height << "x"
@@ -69,6 +77,7 @@ void check_case(std::int64_t images, std::int64_t in, std::int64_t out, ls::Size
   const ls::Tensor x = leaf({images, g.groups * in, size.height, size.width}, dtype),
                    weight = leaf({g.groups * out, in, kernel.height, kernel.width}, dtype),
                    bias = leaf({g.groups * out}, dtype);
+  fill_free_memory_with_nan();
   const ls::Tensor y = ls::conv2d(x, weight, bias, g.stride, g.padding, g.dilation, g.groups);
   const ls::Tensor grad = ls::randn(y.shape(), dtype);
   y.backward(grad);
@@ -107,6 +116,10 @@ TEST_CASE("conv2d: shapes that gather places, take parts of an image, or have lo
   check_case(1, 24, 8, 3, {60, 64}, {.padding = 1}, ls::kFloat32);            // parts of an image
   check_case(2, 3, 6, {1, 40}, {2, 70}, {.padding = {0, 20}}, ls::kFloat32);  // a reach beyond a register
   check_case(1, 40, 3, 5, 9, {.padding = 2}, ls::kFloat32);                   // windows of 1,000 elements
+  check_case(2, 3, 64, 3, 4, {.padding = 1}, ls::kFloat32);                   // gathered in the pass for the weight
+  check_case(2, 3, 64, 3, {4, 9}, {.stride = 2, .padding = 2}, ls::kFloat32);
+  check_case(2, 5, 40, {3, 33}, {3, 70}, {.stride = {1, 2}, .padding = {1, 40}},
+             ls::kFloat32);  // runs of a stride of 2
 }
 
 TEST_CASE("conv2d: sums over the places of a large image are no long sequences, whose rounding errors would add up") {
@@ -120,22 +133,25 @@ TEST_CASE("conv2d: the bits of an image do not depend on the other images, nor t
   struct Shape {
     std::int64_t in, out, size;
   };
-  for (const Shape& s : {Shape{8, 12, 20}, Shape{64, 128, 7}}) {
+  for (const Shape& s : {Shape{8, 12, 20}, Shape{64, 128, 7}, Shape{64, 128, 3}}) {
     INFO(s.in << " -> " << s.out << ", " << s.size << " x " << s.size);
     const ls::Tensor x = ls::randn({9, s.in, s.size, s.size}), weight = ls::randn({s.out, s.in, 3, 3});
     const ls::Tensor y = ls::conv2d(x, weight, {}, 1, 1);
     for (std::int64_t n : {0, 4, 8})
       CHECK(same_bits(y.slice(0, n, n + 1), ls::conv2d(x.slice(0, n, n + 1), weight, {}, 1, 1)));
-    const auto gradients = [&](int threads) {
+    const auto of_pass = [&](int threads) {  // the result and both gradients
       const int before = ls::num_threads();
       ls::set_num_threads(threads);
       const ls::Tensor a = x.clone().requires_grad_(), b = weight.clone().requires_grad_();
-      ls::conv2d(a, b, {}, 1, 1).square().sum().backward();
+      const ls::Tensor result = ls::conv2d(a, b, {}, 1, 1);
+      result.square().sum().backward();
       ls::set_num_threads(before);
-      return std::pair(a.grad(), b.grad());
+      return std::array{result.detach(), a.grad(), b.grad()};
     };
-    const auto one = gradients(1), three = gradients(3);
-    CHECK(same_bits(one.first, three.first));
-    CHECK(same_bits(one.second, three.second));
+    const auto one = of_pass(1);
+    for (const int threads : {2, 3, 9}) {
+      const auto several = of_pass(threads);
+      for (std::size_t i = 0; i < one.size(); ++i) CHECK(same_bits(one[i], several[i]));
+    }
   }
 }

@@ -124,8 +124,8 @@ TEST_CASE("a mesh that does not fit the partition") {
       "to 0 for as many as ranks");
   check_error(
       2, {{"pp", 2}}, {.partition = four},
-      "Parallel: .chain is empty and Model is no Sequential, whose children are a chain; name the modules that get "
-      "each the result of the one before: .chain = {\"embed\", \"blocks.*\", \"head\"}");
+      "Parallel: .chain is empty and Model is not a Sequential, whose children would be the chain; name the modules "
+      "in the order in which they run: .chain = {\"embed\", \"blocks.*\", \"head\"}");
   check_error(
       1, {{"dp", 1}}, {.partition = {.sequence_blocks = 4}},
       "Parallel: axis cp has 1 rank, but the partition has 4 sequence blocks; set .partition.sequence_blocks to 1");
