@@ -23,10 +23,12 @@ constexpr std::int64_t kBlockRows = 128;  // rows of one share of a large produc
 constexpr std::int64_t kBlockColumns = 192;   // the same of a product with few rows, at least
 constexpr std::int64_t kShareFrom = 1 << 22;  // minimum multiplications for several threads
 
-// Columns of one share of a large product with few rows: four shares, unless they would be narrow.
-std::int64_t block_columns(std::int64_t columns) {
-  const std::int64_t quarter = (columns + 63) / 64 * 16;  // registers of columns
-  return quarter > kBlockColumns ? quarter : kBlockColumns;
+// Columns of one share of a large product with few rows: a quarter or, as a library packs both operands for each share,
+// half of those of a smaller product, unless that is narrow.
+std::int64_t block_columns(std::int64_t columns, std::int64_t multiplications) {
+  const std::int64_t shares = multiplications >= 4 * kShareFrom ? 4 : 2;
+  const std::int64_t share = (columns + 16 * shares - 1) / (16 * shares) * 16;  // registers of columns
+  return share > kBlockColumns ? share : kBlockColumns;
 }
 
 template <class T>
@@ -224,7 +226,7 @@ void gemm(const Gemm& gemm, DType dtype) {
     const T* bias = as<T>(gemm.bias);
     const bool is_large = gemm.m * gemm.n * gemm.k >= kShareFrom, cuts_rows = is_large && gemm.m >= 2 * kBlockRows;
     const std::int64_t rows = cuts_rows ? kBlockRows : gemm.m;
-    const std::int64_t columns = is_large && !cuts_rows ? block_columns(gemm.n) : gemm.n;
+    const std::int64_t columns = is_large && !cuts_rows ? block_columns(gemm.n, gemm.m * gemm.n * gemm.k) : gemm.n;
     const std::int64_t blocks = (gemm.m + rows - 1) / rows, bands = (gemm.n + columns - 1) / columns;
     const auto run = [&](std::int64_t unit) {
       const std::int64_t left = unit % bands * columns, first = unit / bands % blocks * rows,
