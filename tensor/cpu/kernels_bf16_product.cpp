@@ -35,7 +35,8 @@ constexpr std::int64_t kRows = 128, kColumns = 512;  // of a unit
 constexpr std::int64_t kTerms = 512;                 // of a chunk, which are added in sequence
 constexpr std::int64_t kPanelColumns = 32;           // two registers of sums
 constexpr std::int64_t kLeftRows = 12;               // whose sums, with those of a panel, fit the registers
-constexpr std::int64_t kFewRows = 4;                 // for which packing b costs more than the product
+constexpr std::int64_t kFewRows = 16;                // for which packing b costs more than the product
+constexpr std::int64_t kDotRows = 4;                 // of a block of dot products
 constexpr int kDotColumns = 4;                       // of a block of dot products
 constexpr std::int64_t kDotTerms = 16 * kTerms;      // of a chunk of dot products, in 16 sums
 constexpr std::int64_t kMostShares = 32;             // of the work; each has its own workspace
@@ -89,10 +90,11 @@ Multiply multiply_of(std::int64_t rows) {
   return kFunctions[static_cast<std::size_t>(rows - 1)];
 }
 
-// The dot products of kCount rows with kDotColumns columns, all of which are runs of at most kDotTerms terms.
+// The dot products of kCount rows with kDotColumns columns, all of which are runs of at most kDotTerms terms. The columns
+// that are `ahead` of these are fetched into the cache.
 template <int kCount>
 [[gnu::target("avx512bf16")]] void multiply_runs(const BFloat16* a, std::int64_t a_row, const BFloat16* const* columns,
-                                                 std::int64_t terms, float* out) {
+                                                 std::int64_t ahead, std::int64_t terms, float* out) {
   __m512 sums[kCount * kDotColumns];
 #pragma GCC unroll 16
   for (int i = 0; i < kCount * kDotColumns; ++i) sums[i] = _mm512_setzero_ps();
@@ -104,6 +106,7 @@ template <int kCount>
     for (int i = 0; i < kCount; ++i) left[i] = _mm512_maskz_loadu_epi16(mask, a + i * a_row + p);
 #pragma GCC unroll 4
     for (int j = 0; j < kDotColumns; ++j) {
+      _mm_prefetch(reinterpret_cast<const char*>(columns[j] + ahead + p), _MM_HINT_T0);
       const __m512i right = _mm512_maskz_loadu_epi16(mask, columns[j] + p);
 #pragma GCC unroll 4
       for (int i = 0; i < kCount; ++i)
@@ -111,14 +114,7 @@ template <int kCount>
     }
   }
 #pragma GCC unroll 16
-  for (int i = 0; i < kCount * kDotColumns; ++i) {
-    alignas(64) float lanes[16];
-    _mm512_store_ps(lanes, sums[i]);
-    for (int half = 8; half > 0; half /= 2) {
-      for (int lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
-    }
-    out[i] = lanes[0];
-  }
+  for (int i = 0; i < kCount * kDotColumns; ++i) out[i] = _mm512_reduce_add_ps(sums[i]);
 }
 
 // to[p][i] = pair p of row i, for `rows` rows; a missing last term is 0.
@@ -138,6 +134,8 @@ void pack_runs(const BFloat16* b, std::int64_t column, std::int64_t columns, std
     const auto mask = static_cast<__mmask16>((1U << count) - 1);
     for (std::int64_t half = 0; half < kPanelColumns; half += 16) {
       simd::PacketBlock<simd::Packet16f, 16> block;
+      for (std::int64_t j = 0; j < 16; ++j)
+        _mm_prefetch(reinterpret_cast<const char*>(b + (kPanelColumns + half + j) * column + 2 * p), _MM_HINT_T0);
       for (std::int64_t j = 0; j < 16; ++j)
         block.packet[j] =
             _mm512_castsi512_ps(half + j < columns ? _mm512_maskz_loadu_epi32(mask, b + (half + j) * column + 2 * p)
@@ -221,21 +219,27 @@ class Bf16Product {
       }
     }
   }
-  // A few rows, and columns that are runs: dot products.
+  // Few rows, and columns that are runs: dot products.
   void multiply_few(const BFloat16* a, const BFloat16* b, std::int64_t height, std::int64_t width, std::int64_t left,
                     BFloat16* out) const {
     static constexpr decltype(&multiply_runs<1>) kFunctions[] = {multiply_runs<1>, multiply_runs<2>, multiply_runs<3>,
                                                                  multiply_runs<4>};
+    static_assert(std::size(kFunctions) == kDotRows);
     for (std::int64_t j = 0; j < width; j += kDotColumns) {
-      float sums[kFewRows * kDotColumns] = {}, parts[kFewRows * kDotColumns];
-      for (std::int64_t p = 0; p < g.k; p += kDotTerms) {
-        const BFloat16* columns[kDotColumns];
-        for (int column = 0; column < kDotColumns; ++column)
-          columns[column] = b + std::min(j + column, width - 1) * g.b.column + p;
-        kFunctions[height - 1](a + p, g.a.row, columns, std::min(kDotTerms, g.k - p), parts);
-        for (std::int64_t i = 0; i < height * kDotColumns; ++i) sums[i] += parts[i];
+      for (std::int64_t i = 0; i < height; i += kDotRows) {
+        const std::int64_t rows = std::min(kDotRows, height - i);
+        float sums[kDotRows * kDotColumns] = {}, parts[kDotRows * kDotColumns];
+        for (std::int64_t p = 0; p < g.k; p += kDotTerms) {
+          const BFloat16* columns[kDotColumns];
+          for (int column = 0; column < kDotColumns; ++column)
+            columns[column] = b + std::min(j + column, width - 1) * g.b.column + p;
+          kFunctions[rows - 1](a + i * g.a.row + p, g.a.row, columns, i == 0 ? kDotColumns * g.b.column : 0,
+                               std::min(kDotTerms, g.k - p), parts);
+          for (std::int64_t each = 0; each < rows * kDotColumns; ++each) sums[each] += parts[each];
+        }
+        store(sums, kDotColumns, rows, std::min<std::int64_t>(kDotColumns, width - j), left + j,
+              out + i * g.out.row + j);
       }
-      store(sums, kDotColumns, height, std::min<std::int64_t>(kDotColumns, width - j), left + j, out + j);
     }
   }
   // Calls body(first row, rows) for blocks of rows of about equal size.
