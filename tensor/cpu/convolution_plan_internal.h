@@ -30,6 +30,7 @@ inline constexpr std::int64_t kGatherColumns = 512;  // columns of a unit that g
 inline constexpr std::int64_t kTile = 1 << 15;       // elements of a tile of the result
 inline constexpr std::int64_t kRange = 4 * kPanel<float>;  // most columns of a share of a gathered weight pass
 inline constexpr std::int64_t kDepth = 256;                // terms that are added in sequence
+inline constexpr std::int64_t kPackChannels = 8;           // of the weight, packed at a time: they fit the cache
 inline constexpr std::int64_t kMostShares = 32;            // shares of the work; each has its own workspace
 inline constexpr std::int64_t kUnitsForThreads = 8;        // below, units are cut into slices of the channels
 inline constexpr std::int64_t kSliceRows = 32;             // channels of a slice or more

@@ -119,16 +119,20 @@ struct Weights {
   std::int64_t blocks() const {
     return up(rows, kPanelRows<T>);
   }
-  // Packs the rows of a block.
-  template <class T>
-  void pack(std::int64_t block, const T* weight, T* packed) const {
-    const std::int64_t first = rows_of<T>(block).first, n = rows_of<T>(block).end - first;
-    pack_rows_of<T>(n)(weight + first * row_step, row_step, sources, packed + first * depth());
-  }
   // The rows of a block.
   template <class T>
   Range rows_of(std::int64_t block) const {
     return {block * rows / blocks<T>(), (block + 1) * rows / blocks<T>()};
+  }
+  // Packs the columns [begin, end) of all blocks.
+  template <class T>
+  void pack(std::int64_t begin, std::int64_t end, const T* weight, T* packed) const {
+    const auto columns =
+        std::span(sources).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
+    for (std::int64_t block = 0; block < blocks<T>(); ++block) {
+      const std::int64_t first = rows_of<T>(block).first, n = rows_of<T>(block).end - first;
+      pack_rows_of<T>(n)(weight + first * row_step, row_step, columns, packed + first * depth() + begin * n);
+    }
   }
   // Stores the product of some blocks with copies, plus a channel's bias if there is one, in tiles: `work` has room for
   // one, and for a gathered panel. Columns that are a run of the result are computed there, all but the last ones.
@@ -156,8 +160,9 @@ struct Weights {
           }
           for (std::int64_t block = some.first; block < some.end; ++block) {
             const std::int64_t first = rows_of<T>(block).first, n = rows_of<T>(block).end - first;
-            panel_block_of<kPacked, T>(n)(weights + (kPacked ? first * depth() + p * n : first * row_step + p),
-                                          row_step, right, places, terms, p > 0, to + first * to_row + column, to_row);
+            panel_block_of<kPacked, T>(n, all - begin - column)(
+                weights + (kPacked ? first * depth() + p * n : first * row_step + p), row_step, right, places, terms,
+                p > 0, to + first * to_row + column, to_row);
           }
         }
       }

@@ -58,15 +58,19 @@ void conv2d_backward_input(const Convolution& c, const void* grad, const void* w
   for_float(dtype, [&]<class T>(T) {
     T* const packed = as<T>(workspace);
     for (std::int64_t group = 0; group < c.groups; ++group) {
-      T* to = packed + group * of_group;
-      for (const Weights& left : phases) {
-        const T* const from = as<T>(weight) + group * of_group;
-        const std::int64_t blocks = left.blocks<T>();
-        for_parts(blocks, up(left.rows, blocks) * left.depth(), [&](std::int64_t begin, std::int64_t end) {
-          for (std::int64_t block = begin; block < end; ++block) left.pack(block, from, to);
-        });
-        to += left.rows * left.depth();
-      }
+      const T* const from = as<T>(weight) + group * of_group;
+      for_parts(up(c.out, kPackChannels), kPackChannels * plan.inputs, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t first = begin * kPackChannels; first < std::min(end * kPackChannels, c.out);
+             first += kPackChannels) {
+          const std::int64_t last = std::min(first + kPackChannels, c.out);
+          T* to = packed + group * of_group;
+          for (const Weights& left : phases) {
+            const std::int64_t of_channel = left.depth() / c.out;
+            left.pack(first * of_channel, last * of_channel, from, to);
+            to += left.rows * left.depth();
+          }
+        }
+      });
     }
     if (plan.planes < h.stride * w.stride)  // elements of x that no window contains
       std::fill(as<T>(out), as<T>(out) + c.images * c.groups * c.in * plan.pixels, T(0));

@@ -35,42 +35,46 @@ template <int kCount, class F>
 }
 
 // out[i][j] = the sum over p, in order, of a[p][i] b[offsets[p] + j], added to out[i][j] if `add`, for kRows rows and the
-// columns of a panel. a is packed, kRows elements for each p, or has rows `a_row` elements apart.
-template <int kRows, bool kPacked, class T>
+// columns of kWidth registers: a panel, or its first half. a is packed, kRows elements for each p, or has rows `a_row`
+// elements apart.
+template <int kRows, int kWidth, bool kPacked, class T>
 void panel_block(const T* a, std::int64_t a_row, const T* b, const std::int64_t* offsets, std::int64_t depth, bool add,
                  T* out, std::int64_t out_row) {
   using R = Register<T>;
-  R low[kRows], high[kRows];
-  unrolled<kRows>([&](auto i) LOCKSTEP_INLINE { low[i] = high[i] = simd::pset1<R>(T(0)); });
+  R sums[kRows * kWidth];
+  unrolled<kRows * kWidth>([&](auto i) LOCKSTEP_INLINE { sums[i] = simd::pset1<R>(T(0)); });
   for (std::int64_t p = 0; p < depth; ++p) {
     const T* const row = b + offsets[p];
-    const R first = simd::ploadu<R>(row), second = simd::ploadu<R>(row + kLanes<T>);
+    R right[kWidth];
+    unrolled<kWidth>([&](auto k) LOCKSTEP_INLINE { right[k] = simd::ploadu<R>(row + k * kLanes<T>); });
     const T* left = kPacked ? a + p * kRows : a + p;
     if constexpr (!kPacked) asm("" : "+r"(left));  // or every row would have a pointer, more than there are registers
     unrolled<kRows>([&](auto i) LOCKSTEP_INLINE {
       const R factor = simd::pset1<R>(kPacked ? left[i] : (left + i / 3 * 3 * a_row)[i % 3 * a_row]);
-      low[i] = simd::pmadd(factor, first, low[i]);
-      high[i] = simd::pmadd(factor, second, high[i]);
+      unrolled<kWidth>([&](auto k) LOCKSTEP_INLINE {
+        R& sum = sums[i * kWidth + k];
+        sum = simd::pmadd(factor, right[k], sum);
+      });
     });
   }
-  unrolled<kRows>([&](auto i) LOCKSTEP_INLINE {
-    T* const to = out + i * out_row;
-    simd::pstoreu(to, add ? simd::padd(simd::ploadu<R>(to), low[i]) : low[i]);
-    simd::pstoreu(to + kLanes<T>, add ? simd::padd(simd::ploadu<R>(to + kLanes<T>), high[i]) : high[i]);
+  unrolled<kRows * kWidth>([&](auto i) LOCKSTEP_INLINE {
+    T* const to = out + i / kWidth * out_row + i % kWidth * kLanes<T>;
+    simd::pstoreu(to, add ? simd::padd(simd::ploadu<R>(to), sums[i]) : sums[i]);
   });
 }
 
 template <class T>
 using PanelBlock = void (*)(const T* a, std::int64_t a_row, const T* b, const std::int64_t* offsets, std::int64_t depth,
                             bool add, T* out, std::int64_t out_row);
-// panel_block of 1 to kPanelRows rows.
+// panel_block of 1 to kPanelRows rows, and the columns of a panel, or of half of one if there are no more.
 template <bool kPacked, class T>
-PanelBlock<T> panel_block_of(std::int64_t rows) {
+PanelBlock<T> panel_block_of(std::int64_t rows, std::int64_t columns) {
   static constexpr auto kBlocks = []<int... kLess>(std::integer_sequence<int, kLess...>) {
-    return std::array<PanelBlock<T>, sizeof...(kLess)>{panel_block<kLess + 1, kPacked, T>...};
+    return std::array<std::array<PanelBlock<T>, 2>, sizeof...(kLess)>{
+        {{panel_block<kLess + 1, 1, kPacked, T>, panel_block<kLess + 1, 2, kPacked, T>}...}};
   }
   (std::make_integer_sequence<int, kPanelRows<T>>());
-  return kBlocks[static_cast<std::size_t>(rows - 1)];
+  return kBlocks[static_cast<std::size_t>(rows - 1)][columns > kLanes<T> ? 1 : 0];
 }
 
 // packed[p][i] = a[i][columns[p]] for kRows rows: the left operand of a panel_block.
