@@ -1,12 +1,11 @@
 // The plan of a convolution, which is matrix products whose right operand is a padded copy of the image itself: element
 // (channel, i, j) of the windows at all positions is a run of the copy, row after row. Positions past the end of a row are
 // computed, too, and dropped, or the places of the result are gathered, whichever is less work. Sums over a window have
-// the order (channel, i, j), at most kDepth terms at a time.
+// the order (channel, i, j), at most kDepth terms at a time. Rows share their zeros: those at the end of one are those at
+// the start of the next one.
 //
-// Rows share their zeros: those at the end of one are those at the start of the next one.
-//
-// Tiles and shares depend on the shapes alone, and an image's result does not depend on the other images, so results
-// have the same bits for any number of threads.
+// An image's result does not depend on the other images, nor a sum on the slice of channels that it is in, and what else
+// is cut follows from the shapes alone, so results have the same bits for any number of threads.
 #pragma once
 
 #include <algorithm>
@@ -130,7 +129,7 @@ struct Plan {
     // Slices copy and gather the same columns, so there are no more than threads. They do not change a sum.
     const std::int64_t whole = up(c.images, together) * c.groups * parts;
     const std::int64_t most =
-        std::clamp<std::int64_t>(kUnitsForThreads / whole, 1, std::max(of_result / kSliceRows, 1L));
+        std::clamp<std::int64_t>(kUnitsForThreads / whole, 1, std::max<std::int64_t>(of_result / kSliceRows, 1));
     slices = std::clamp<std::int64_t>(num_threads() / whole, 1, most);
     most_shares = shares_of(whole * most, kMostShares);
     units = whole * slices;
