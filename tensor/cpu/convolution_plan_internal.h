@@ -29,14 +29,16 @@ inline constexpr std::int64_t kGatherColumns = 512;  // columns of a unit that g
 inline constexpr std::int64_t kTile = 1 << 15;       // elements of a tile of the result
 inline constexpr std::int64_t kRange = 4 * kPanel<float>;  // most columns of a share of a gathered weight pass
 inline constexpr std::int64_t kDepth = 256;                // terms that are added in sequence
-inline constexpr std::int64_t kPackChannels = 8;           // of the weight, packed at a time: they fit the cache
-inline constexpr std::int64_t kMostShares = 32;            // shares of the work; each has its own workspace
-inline constexpr std::int64_t kUnitsForThreads = 8;        // below, units are cut into slices of the channels
-inline constexpr std::int64_t kSliceRows = 32;             // channels of a slice or more
-inline constexpr std::int64_t kPartials = 1 << 22;         // elements of all shares' weight gradients
-inline constexpr std::int64_t kWorkspace = 1 << 24;        // elements of all shares' workspaces, unless one is larger
-inline constexpr std::int64_t kShareFrom = 1 << 20;        // minimum multiplications for several threads
-inline constexpr std::int64_t kSlack = 2 * kPanel<float>;  // elements after a copy that its last panel reads
+inline constexpr std::int64_t kPackChannels =
+    8;  // of the result, whose weights are packed at a time: they fit the cache
+inline constexpr std::int64_t kMostShares = 32;      // shares of the work; each has its own workspace
+inline constexpr std::int64_t kUnitsForThreads = 8;  // below, units are cut into slices of the channels
+inline constexpr std::int64_t kSliceRows = 32;       // channels of a slice, at least
+inline constexpr std::int64_t kPartials = 1 << 22;   // elements of all shares' weight gradients
+inline constexpr std::int64_t kWorkspace = 1 << 24;  // elements of all shares' workspaces, unless one is larger
+inline constexpr std::int64_t kShareFrom = 1 << 20;  // minimum multiplications for several threads
+inline constexpr std::int64_t kSlack =
+    2 * kPanel<float>;  // elements after a copy, of zeros, that its last row and panel read
 
 constexpr std::int64_t up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 inline std::int64_t aligned(std::int64_t elements) { return up(elements, 16) * 16; }
@@ -72,11 +74,13 @@ struct Plan {
     const auto share = [&](std::int64_t s) {
       for (std::int64_t unit = s * units / shares; unit < (s + 1) * units / shares; ++unit) body(unit, s);
     };
-    if (shares > 1 && c.images * weights * positions >= kShareFrom)
+    if (shares > 1 && is_shared())
       for_chunks(shares, share);
     else
       for (std::int64_t s = 0; s < shares; ++s) share(s);
   }
+
+  bool is_shared() const { return c.images * weights * positions >= kShareFrom; }
 
   const Convolution& c;
   const ConvolutionAxis h, w;
@@ -130,7 +134,7 @@ struct Plan {
     const std::int64_t whole = up(c.images, together) * c.groups * parts;
     const std::int64_t most =
         std::clamp<std::int64_t>(kUnitsForThreads / whole, 1, std::max<std::int64_t>(of_result / kSliceRows, 1));
-    slices = std::clamp<std::int64_t>(num_threads() / whole, 1, most);
+    slices = is_shared() ? std::clamp<std::int64_t>(num_threads() / whole, 1, most) : 1;
     most_shares = shares_of(whole * most, kMostShares);
     units = whole * slices;
     shares = shares_of(units, kMostShares);

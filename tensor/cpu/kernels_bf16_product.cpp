@@ -35,7 +35,8 @@ constexpr std::int64_t kRows = 128, kColumns = 512;  // of a unit
 constexpr std::int64_t kTerms = 512;                 // of a chunk, which are added in sequence
 constexpr std::int64_t kPanelColumns = 32;           // two registers of sums
 constexpr std::int64_t kLeftRows = 12;               // whose sums, with those of a panel, fit the registers
-constexpr std::int64_t kFewRows = 16;                // for which packing b costs more than the product
+constexpr std::int64_t kFewRows = 16;                // for which dot products may cost less than packing b
+constexpr std::int64_t kDotTermsOfRow = 64;          // from which a further row of dot products does
 constexpr std::int64_t kDotRows = 4;                 // of a block of dot products
 constexpr int kDotColumns = 4;                       // of a block of dot products
 constexpr std::int64_t kDotTerms = 16 * kTerms;      // of a chunk of dot products, in 16 sums
@@ -91,7 +92,7 @@ Multiply multiply_of(std::int64_t rows) {
 }
 
 // The dot products of kCount rows with kDotColumns columns, all of which are runs of at most kDotTerms terms. The columns
-// that are `ahead` of these are fetched into the cache.
+// `ahead` elements after these are fetched into the cache, if there are any; a prefetch beyond b does nothing.
 template <int kCount>
 [[gnu::target("avx512bf16")]] void multiply_runs(const BFloat16* a, std::int64_t a_row, const BFloat16* const* columns,
                                                  std::int64_t ahead, std::int64_t terms, float* out) {
@@ -265,7 +266,7 @@ class Bf16Product {
 
   const Gemm& g;
   const std::int64_t row_blocks = up(g.m, kRows), column_blocks = up(g.n, kColumns), chunks = up(g.k, kTerms);
-  const bool has_runs = g.m <= kFewRows && g.a.column == 1 && g.b.row == 1;
+  const bool has_runs = g.m <= kFewRows && (g.m == 1 || g.k >= kDotTermsOfRow * g.m) && g.a.column == 1 && g.b.row == 1;
   std::int64_t units = 0, shares = 0;
   // The workspace of a share: the pairs of a, those of a panel of b, and the sums of a panel or, with several chunks, of
   // the unit.

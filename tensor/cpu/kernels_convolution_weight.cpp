@@ -70,7 +70,7 @@ class GatheredWeight {
     part.for_images([&](std::int64_t each, std::int64_t block) {
       T* const copy = copies + each * plan.copy;
       rows.copy_input(plan.h, plan.w, x + (block * c.in + channel) * plan.pixels, copy + channel * size);
-      if (channel == c.in - 1) std::fill(copy + c.in * size, copy + plan.copy, T(0));  // which its last row shares
+      if (channel == c.in - 1) std::fill(copy + c.in * size, copy + plan.copy, T(0));  // zeros that the last row shares
     });
   }
   void pack(const Part& part, std::int64_t block) const {

@@ -23,8 +23,8 @@ constexpr std::int64_t kBlockRows = 128;  // rows of one share of a large produc
 constexpr std::int64_t kBlockColumns = 192;   // the same of a product with few rows, at least
 constexpr std::int64_t kShareFrom = 1 << 22;  // minimum multiplications for several threads
 
-// Columns of one share of a large product with few rows: a quarter or, as a library packs both operands for each share,
-// half of those of a smaller product, unless that is narrow.
+// Columns of one share of a large product with few rows: a quarter of them, or half if the product is smaller, since a
+// library packs both operands anew for each share; at least kBlockColumns.
 std::int64_t block_columns(std::int64_t columns, std::int64_t multiplications) {
   const std::int64_t shares = multiplications >= 4 * kShareFrom ? 4 : 2;
   const std::int64_t share = (columns + 16 * shares - 1) / (16 * shares) * 16;  // registers of columns

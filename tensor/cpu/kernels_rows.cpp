@@ -17,7 +17,7 @@ namespace lockstep::LOCKSTEP_KERNELS {
 
 namespace {
 
-// y[i] = e^(x[i] - shift), shift the largest x, with the same code for every element.
+// y[i] = e^(x[i] - shift), with the same code for every element. No x is above the shift, unless one is NaN.
 template <class T>
 void shifted_exp(const T* x, T* y, std::int64_t n, T shift) {
   if constexpr (std::is_same_v<T, float>) {

@@ -4,9 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <numeric>
-#include <utility>
 
 #include "lockstep/tensor/cpu/planes_internal.h"
 #include "lockstep/tensor/ops/image_ops_internal.h"
@@ -39,32 +37,13 @@ inline ConvolutionAxis width_axis(const raw::Windows& w) {
   return {w.input.width, w.output.width, w.kernel.width, w.stride.width, w.padding.width, w.dilation.width};
 }
 
-// to[k] = from[2 k] for a run of 64 bytes.
-template <class T>
-void copy_even(const T* from, T* to) {
-  constexpr int kCount = 64 / sizeof(T);
-  using Run [[gnu::vector_size(64)]] = T;
-  Run low, high;
-  std::memcpy(&low, from, sizeof(Run));
-  std::memcpy(&high, from + kCount - 1, sizeof(Run));  // up to the last element of the run
-  [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) {
-    low = __builtin_shufflevector(low, high, (kIndex < kCount / 2 ? 2 * kIndex : 2 * kIndex + 1)...);
-  }
-  (std::make_integer_sequence<int, kCount>());
-  std::memcpy(to, &low, sizeof(Run));
-}
-
 // to[t] = from[t step] for t in a range.
 template <class T>
 void copy_places(const T* from, std::int64_t step, const Range& range, T* to) {
-  constexpr std::int64_t kRun = 64 / sizeof(T);
   if (step == 1) {
     if (range.first < range.end) std::copy(from + range.first, from + range.end, to + range.first);
-  } else if (step == 2 && range.end - range.first >= kRun) {  // the last run may overlap the one before
-    for (std::int64_t t = range.first; t < range.end; t += kRun) {
-      const std::int64_t first = std::min(t, range.end - kRun);
-      copy_even(from + first * 2, to + first);
-    }
+  } else if (step == 2) {  // with vector instructions
+    for (std::int64_t t = range.first; t < range.end; ++t) to[t] = from[t * 2];
   } else {
     for (std::int64_t t = range.first; t < range.end; ++t) to[t] = from[t * step];
   }

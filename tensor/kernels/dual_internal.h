@@ -92,7 +92,8 @@ HOST_DEVICE inline float exp(float x) {
 #endif
 }
 HOST_DEVICE inline double exp(double x) { return std::exp(x); }
-// exp for x <= 0: the same bits in fewer operations. A product with 2^n, which is a normal number, keeps NaN.
+// exp for x <= 0: the same bits in fewer operations, as 2^n is a normal number. NaN stays NaN: it is a factor of the
+// result.
 HOST_DEVICE inline float exp_up_to_0(float x) {
 #ifdef __CUDA_ARCH__
   return ::expf(x);
@@ -101,7 +102,7 @@ HOST_DEVICE inline float exp_up_to_0(float x) {
   const float r = multiply_add(n, 2.12194440e-4f, multiply_add(n, -0.693359375f, x));
   const float s =
       std::bit_cast<float>((std::bit_cast<std::uint32_t>(shifted) << 23) + std::bit_cast<std::uint32_t>(1.0f));
-  const float y = multiply_add(multiply_add(exp_polynomial(r), r * r, r), s, s);
+  const float y = (multiply_add(exp_polynomial(r), r * r, r) + 1.0f) * s;
   return x < -87.33654f ? 0.0f : y;
 #endif
 }
@@ -152,8 +153,8 @@ HOST_DEVICE Dual<T> extended(Dual<T> x) {
   return x;
 }
 
-// 1 / (1 + e^-x) = n (1 - e / (1 + e)) with e = e^-|x|, and n = e below 0, else 1: what e and the sum are rounded by is
-// scaled down by e / (1 + e). Largest error 1.8 units in the last place.
+// 1 / (1 + e^-x) = n (1 - e / (1 + e)) with e = e^-|x|, and n = e below 0, else 1: the errors of the sum and of the
+// quotient are scaled down by e / (1 + e). Largest error 1.63 units in the last place, without FMA 1.82.
 HOST_DEVICE inline float sigmoid(float x) {
 #ifdef __CUDA_ARCH__
   return 1.0f / (1.0f + ::expf(-x));
