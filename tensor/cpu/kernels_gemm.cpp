@@ -24,7 +24,7 @@ constexpr std::int64_t kBlockColumns = 192;   // the same of a product with few 
 constexpr std::int64_t kShareFrom = 1 << 22;  // minimum multiplications for several threads
 
 // Columns of one share of a large product with few rows: a quarter of them, or half if the product is smaller, since a
-// library packs both operands anew for each share; at least kBlockColumns.
+// library packs both operands again for each share; at least kBlockColumns.
 std::int64_t block_columns(std::int64_t columns, std::int64_t multiplications) {
   const std::int64_t shares = multiplications >= 4 * kShareFrom ? 4 : 2;
   const std::int64_t share = (columns + 16 * shares - 1) / (16 * shares) * 16;  // registers of columns
