@@ -132,8 +132,10 @@ Tensor min(const Tensor& a, const Tensor& b) {
 
 // --- with numbers -----------------------------------------------------------------------------------------------------------
 
-Tensor factor_like(const Tensor& x, const Scalar& number) {
-  return raw::scalar_like(is_half(x.dtype()) ? raw::empty({}, {.dtype = kFloat32, .device = x.device()}) : x, number);
+Tensor factor_like(const char* op, const Tensor& x, const Scalar& number) {
+  require_defined(op, x);
+  return raw::scalar_like(op, is_half(x.dtype()) ? raw::empty({}, {.dtype = kFloat32, .device = x.device()}) : x,
+                          number);
 }
 
 namespace {
@@ -146,46 +148,29 @@ Tensor in_dtype_of(const Tensor& x, Tensor result) {
 
 }  // namespace
 
-Tensor add(const Tensor& a, const Scalar& b) {
-  require_defined("add", a);
-  return add(a, raw::scalar_like(a, b));
-}
-Tensor sub(const Tensor& a, const Scalar& b) {
-  require_defined("sub", a);
-  return sub(a, raw::scalar_like(a, b));
-}
-Tensor mul(const Tensor& a, const Scalar& b) {
-  require_defined("mul", a);
-  return in_dtype_of(a, mul(a, factor_like(a, b)));
-}
+Tensor add(const Tensor& a, const Scalar& b) { return add(a, raw::scalar_like("add", a, b)); }
+Tensor sub(const Tensor& a, const Scalar& b) { return sub(a, raw::scalar_like("sub", a, b)); }
+Tensor mul(const Tensor& a, const Scalar& b) { return in_dtype_of(a, mul(a, factor_like("mul", a, b))); }
 // Integers are divided in f32, so the number need not fit their dtype: u8 / -1 is not u8 / 255.
-Tensor div(const Tensor& a, const Scalar& b) {
-  require_defined("div", a);
-  return in_dtype_of(a, div(a, factor_like(a, b.to_double())));
-}
+Tensor div(const Tensor& a, const Scalar& b) { return in_dtype_of(a, div(a, factor_like("div", a, b.to_double()))); }
 Tensor pow(const Scalar& base, const Tensor& exponent) {
   require_defined("pow", exponent, "exponent");
-  return pow(raw::scalar_like(exponent, base), exponent);
+  return pow(raw::scalar_like("pow", exponent, base), exponent);
 }
-Tensor operator-(const Scalar& a, const Tensor& b) {
-  require_defined("sub", b);
-  return sub(raw::scalar_like(b, a), b);
-}
+Tensor operator-(const Scalar& a, const Tensor& b) { return sub(raw::scalar_like("sub", b, a), b); }
 Tensor operator/(const Scalar& a, const Tensor& b) {
-  require_defined("div", b);
-  return in_dtype_of(b, div(factor_like(b, a.to_double()), b));
+  return in_dtype_of(b, div(factor_like("div", b, a.to_double()), b));
 }
 
 // --- comparisons --------------------------------------------------------------------------------------------------------------
 
-#define LOCKSTEP_COMPARISON(symbol, relation)                               \
-  Tensor operator symbol(const Tensor& a, const Tensor& b) {                \
-    require_defined(#symbol, a, "a", b, "b");                               \
-    return raw::compare(raw::Compare::relation, a, b);                      \
-  }                                                                         \
-  Tensor operator symbol(const Tensor& a, const Scalar& b) {                \
-    require_defined(#symbol, a);                                            \
-    return raw::compare(raw::Compare::relation, a, raw::scalar_like(a, b)); \
+#define LOCKSTEP_COMPARISON(symbol, relation)                                        \
+  Tensor operator symbol(const Tensor& a, const Tensor& b) {                         \
+    require_defined(#symbol, a, "a", b, "b");                                        \
+    return raw::compare(raw::Compare::relation, a, b);                               \
+  }                                                                                  \
+  Tensor operator symbol(const Tensor& a, const Scalar& b) {                         \
+    return raw::compare(raw::Compare::relation, a, raw::scalar_like(#symbol, a, b)); \
   }
 LOCKSTEP_COMPARISON(==, kEqual)
 LOCKSTEP_COMPARISON(!=, kNotEqual)

@@ -93,7 +93,7 @@ namespace {
 Tensor choice(const Scalar& number, const Tensor& other) {
   require_defined("where", other);
   raw::require_fits("where", number, promote(other.dtype(), number));
-  return raw::scalar_like(other, number);
+  return raw::scalar_like("where", other, number);
 }
 }  // namespace
 

@@ -14,7 +14,7 @@ using autograd::requires_grad;
 using autograd::Saved;
 
 // A number as an operand of mul and div with x. It is f32 if x is f16 or bf16, so that the result is rounded once.
-Tensor factor_like(const Tensor& x, const Scalar& number);
+Tensor factor_like(const char* op, const Tensor& x, const Scalar& number);
 
 // For closures that write a gradient directly to a bucket view (Needs::view). If `view` is defined, these write the
 // result to `view` and return `view`; otherwise they record the operation.

@@ -90,7 +90,7 @@ Tensor power(const Tensor& base, const Scalar& exponent) {
   const double p = exponent.to_double();
   if (!base.is_floating_point() && !exponent.is_floating_point()) {
     LOCKSTEP_CHECK(p >= 0, "pow: integers to the power {} are not integers; convert with to(kFloat32)", p);
-    return raw::pow(base, raw::scalar_like(base, exponent));
+    return raw::pow(base, raw::scalar_like("pow", base, exponent));
   }
   if (p == 2 && base.is_floating_point()) return mul(base, base);
   if (p == 0.5) return sqrt(base);

@@ -82,21 +82,11 @@ Tensor atan2(const Tensor& a, const Tensor& b) {
                 });
 }
 
-Tensor remainder(const Tensor& a, const Scalar& b) {
-  require_defined("remainder", a);
-  return remainder(a, raw::scalar_like(a, b));
-}
-Tensor remainder(const Scalar& a, const Tensor& b) {
-  require_defined("remainder", b);
-  return remainder(raw::scalar_like(b, a), b);
-}
-Tensor fmod(const Tensor& a, const Scalar& b) {
-  require_defined("fmod", a);
-  return fmod(a, raw::scalar_like(a, b));
-}
+Tensor remainder(const Tensor& a, const Scalar& b) { return remainder(a, raw::scalar_like("remainder", a, b)); }
+Tensor remainder(const Scalar& a, const Tensor& b) { return remainder(raw::scalar_like("remainder", b, a), b); }
+Tensor fmod(const Tensor& a, const Scalar& b) { return fmod(a, raw::scalar_like("fmod", a, b)); }
 Tensor floor_divide(const Tensor& a, const Scalar& b) {
-  require_defined("floor_divide", a);
-  return floor_divide(a, raw::scalar_like(a, b));
+  return floor_divide(a, raw::scalar_like("floor_divide", a, b));
 }
 
 Tensor isnan(const Tensor& x) {
@@ -145,17 +135,8 @@ Tensor bitwise_xor(const Tensor& a, const Tensor& b) {
   require_defined("bitwise_xor", a, "a", b, "b");
   return raw::binary_op(BinaryOp::kXor, a, b);
 }
-Tensor bitwise_and(const Tensor& a, const Scalar& b) {
-  require_defined("bitwise_and", a);
-  return bitwise_and(a, raw::scalar_like(a, b));
-}
-Tensor bitwise_or(const Tensor& a, const Scalar& b) {
-  require_defined("bitwise_or", a);
-  return bitwise_or(a, raw::scalar_like(a, b));
-}
-Tensor bitwise_xor(const Tensor& a, const Scalar& b) {
-  require_defined("bitwise_xor", a);
-  return bitwise_xor(a, raw::scalar_like(a, b));
-}
+Tensor bitwise_and(const Tensor& a, const Scalar& b) { return bitwise_and(a, raw::scalar_like("bitwise_and", a, b)); }
+Tensor bitwise_or(const Tensor& a, const Scalar& b) { return bitwise_or(a, raw::scalar_like("bitwise_or", a, b)); }
+Tensor bitwise_xor(const Tensor& a, const Scalar& b) { return bitwise_xor(a, raw::scalar_like("bitwise_xor", a, b)); }
 
 }  // namespace lockstep

@@ -243,22 +243,10 @@ const Tensor& Tensor::div_(const Tensor& other) const {
   require_defined("div_", other, "other");
   return change("div_", *this, other, [&] { raw::div_(*this, other); });
 }
-const Tensor& Tensor::add_(const Scalar& other) const {
-  require_defined("add_", *this);
-  return add_(raw::scalar_like(*this, other));
-}
-const Tensor& Tensor::sub_(const Scalar& other) const {
-  require_defined("sub_", *this);
-  return sub_(raw::scalar_like(*this, other));
-}
-const Tensor& Tensor::mul_(const Scalar& other) const {
-  require_defined("mul_", *this);
-  return mul_(factor_like(*this, other));
-}
-const Tensor& Tensor::div_(const Scalar& other) const {
-  require_defined("div_", *this);
-  return div_(factor_like(*this, other));
-}
+const Tensor& Tensor::add_(const Scalar& other) const { return add_(raw::scalar_like("add_", *this, other)); }
+const Tensor& Tensor::sub_(const Scalar& other) const { return sub_(raw::scalar_like("sub_", *this, other)); }
+const Tensor& Tensor::mul_(const Scalar& other) const { return mul_(factor_like("mul_", *this, other)); }
+const Tensor& Tensor::div_(const Scalar& other) const { return div_(factor_like("div_", *this, other)); }
 
 namespace {
 

@@ -103,8 +103,8 @@ struct Plan {
   std::int64_t most_shares = 0;  // with any number of threads
 
  private:
-  // Elements of a copy's row that are zeros at both of its ends, for every phase: the next row begins with them, so that
-  // they need not be there twice. A row keeps its places, and a copy's last panel stays within kSlack.
+  // Elements of a copy's row that are zeros at both of its ends, for every phase: a row leaves them out at its end, as the
+  // next row begins with them. A row keeps its places, and a copy's last panel stays within kSlack.
   std::int64_t shared_zeros(bool input) const {
     const std::int64_t whole = places + w.reach();
     std::int64_t shared = std::min(w.reach(), kSlack / 2);

@@ -58,7 +58,8 @@ Tensor plain(const char* op, const Tensor& a, const Tensor& b, BinaryKernel kern
 
 }  // namespace
 
-Tensor scalar_like(const Tensor& like, const Scalar& number) {
+Tensor scalar_like(const char* op, const Tensor& like, const Scalar& number) {
+  require_defined(op, like);
   const DType dtype = number.is_bool() ? kBool : promote(like.dtype(), number);
   const Tensor out = empty({}, {.dtype = dtype, .device = like.device()});
   kernels(like.device()).fill(make_loop<1>(Shape(), {&out}), dtype, number);

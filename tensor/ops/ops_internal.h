@@ -120,8 +120,8 @@ void sub_(const Tensor& a, const Tensor& b, const Scalar& alpha = 1);
 void mul_(const Tensor& a, const Tensor& b);
 void div_(const Tensor& a, const Tensor& b);
 // A 0-d tensor of `number`, with the dtype that promotion next to `like` gives, or bool for a bool. Too large a number
-// wraps, as in PyTorch.
-Tensor scalar_like(const Tensor& like, const Scalar& number);
+// wraps, as in PyTorch. Throws InvalidArgument, which begins with `op`, if `like` is undefined.
+Tensor scalar_like(const char* op, const Tensor& like, const Scalar& number);
 
 // --- reductions (reduce.cpp): `dims` empty means all ----------------------------------------------------------------
 Tensor sum(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
