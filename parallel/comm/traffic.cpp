@@ -34,10 +34,12 @@ std::int64_t sum_where(const std::vector<LinkTraffic>& links, Wanted wanted) {
 
 }  // namespace
 
-void TrafficStats::add(int from, int to, Phase phase, std::int64_t bytes) {
-  if (bytes == 0) return;
-  add_to(links_, {from, to, phase, bytes, 1});
-  add_to(step_links_, {from, to, phase, bytes, 1});
+void TrafficStats::add(int from, int to, Phase phase, std::int64_t bytes) { add({from, to, phase, bytes, 1}); }
+
+void TrafficStats::add(const LinkTraffic& link) {
+  if (link.bytes == 0) return;
+  add_to(links_, link);
+  add_to(step_links_, link);
 }
 
 void TrafficStats::add(const TrafficStats& other) {

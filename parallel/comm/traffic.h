@@ -50,6 +50,7 @@ struct LinkTraffic {
 class TrafficStats {
  public:
   void add(int from, int to, Phase phase, std::int64_t bytes);  ///< counts a transfer
+  void add(const LinkTraffic& link);                            ///< adds its bytes and transfers, if there are any
   void add(const TrafficStats& other);  ///< adds the links of other counters, not their number of steps
   /// All links with traffic, ordered by (from, to, phase).
   const std::vector<LinkTraffic>& links() const { return links_; }

@@ -25,20 +25,32 @@ struct DataParallel::State {
   State(nn::Module& module, std::vector<Device> devices, const DataParallelOptions& options)
       : module(module), in_training_mode(module), options(options), replicas(module, devices), buffers(module),
         traffic(std::make_shared<DeviceTraffic>(std::move(devices))),
-        backwards([this](autograd::Run& run) { begin_backward(run); }) {}
+        backwards([this](autograd::Run& run) { begin_backward(run); }),
+        parts(static_cast<std::size_t>(replicas.size())) {}
 
   void begin_run(int running);
   void begin_backward(autograd::Run& run);
   void end_step() {
     if (local_depth == 0) traffic->close_step();
   }
-  std::vector<Tensor> enter(int replica, nn::ReplicaView& view, bool recording);
+  void enter(int replica, nn::ReplicaView& view, bool recording, std::vector<Tensor>& leaves);
   Batch send_rows(const Batch& batch, RowRange rows, int replica);
   Tensor fetch(const Tensor& output, int replica);
   Tensor forward(const Batch& inputs, FunctionRef<Tensor(const Batch& rows)> forward);
   MicroBatchPlan plan(const Batch& batch) const;
-  Tensor mean_loss(const std::vector<Tensor>& losses, const StepScale& scale);
-  void add_gradients(const std::vector<std::vector<Tensor>>& leaves, const StepScale& scale);
+  void run(const MicroBatchPlan& plan, const Batch& batch, MicroBatchLoss loss_fn);
+  Tensor mean_loss(const StepScale& scale);
+  void add_gradients(const StepScale& scale);
+
+  // What a replica's thread allocates in a step of run(). The thread frees it itself, in the next run: a block that one
+  // thread allocates and another frees costs both of them cache misses. Large gradients do not wait for that.
+  struct alignas(64) Part {
+    nn::ReplicaView view;
+    std::vector<Tensor> leaves;     // of the trained parameters
+    std::vector<Tensor> gradients;  // of the leaves
+    std::uint64_t newest = 0;       // operation before the forward
+  };
+  void free_large_parts();
 
   nn::Module& module;
   nn::InTrainingMode in_training_mode;
@@ -48,7 +60,9 @@ struct DataParallel::State {
   std::shared_ptr<DeviceTraffic> traffic;
   StepWatchers watchers;
   BackwardHooks backwards;
-  int local_depth = 0;  // > 0: in no_sync
+  int local_depth = 0;         // > 0: in no_sync
+  std::vector<Part> parts;     // by replica
+  std::vector<Tensor> losses;  // by replica, of the last run()
 };
 
 namespace {
@@ -108,15 +122,14 @@ void DataParallel::State::begin_backward(autograd::Run& run) {
   run.at_error([of_devices = traffic](const std::exception&) { of_devices->close_step(); });
 }
 
-// Called on a replica's thread. Enters parameters and buffers in `view` and returns the leaves of the trained ones.
-std::vector<Tensor> DataParallel::State::enter(int replica, nn::ReplicaView& view, bool recording) {
-  std::vector<Tensor> leaves;
+// Called on a replica's thread. Enters parameters and buffers in `view` and appends the leaves of the trained ones.
+void DataParallel::State::enter(int replica, nn::ReplicaView& view, bool recording, std::vector<Tensor>& leaves) {
   TraceTime begin = TraceTime::now();
-  traffic->add(0, replica, Phase::kParameters, replicas.enter(replica, view, recording, leaves), begin);
+  traffic->add(replica, 0, replica, Phase::kParameters, replicas.enter(replica, view, recording, leaves), begin);
   begin = TraceTime::now();
-  if (replica > 0) traffic->add(0, replica, Phase::kBuffers, buffers.enter(view, replicas.device(replica)), begin);
+  if (replica > 0)
+    traffic->add(replica, 0, replica, Phase::kBuffers, buffers.enter(view, replicas.device(replica)), begin);
   buffers.enter_updates(replica, view, replicas.device(replica));
-  return leaves;
 }
 
 Batch DataParallel::State::send_rows(const Batch& batch, RowRange rows, int replica) {
@@ -126,7 +139,7 @@ Batch DataParallel::State::send_rows(const Batch& batch, RowRange rows, int repl
     const int from = traffic->position(each.device());
     const TraceTime begin = TraceTime::now();
     each = raw::to(each, replicas.device(replica));
-    traffic->add(from, replica, Phase::kInputs, bytes_of(each), begin);
+    traffic->add(replica, from, replica, Phase::kInputs, bytes_of(each), begin);
   }
   return micro_batch;
 }
@@ -137,7 +150,7 @@ Tensor DataParallel::State::fetch(const Tensor& output, int replica) {
   const TraceTime begin = TraceTime::now();
   Tensor fetched = raw::to(output, target);
   if (output.device() != target)
-    traffic->add(replica, traffic->position(target), Phase::kOutputs, bytes_of(output), begin);
+    traffic->add(replica, replica, traffic->position(target), Phase::kOutputs, bytes_of(output), begin);
   return fetched;
 }
 
@@ -152,8 +165,10 @@ Tensor DataParallel::State::forward(const Batch& inputs, FunctionRef<Tensor(cons
   const OnError close([this] { traffic->close_step(); });
   auto pass = std::make_unique<ForwardPass>(replicas, inputs, running, traffic);
   std::vector<Tensor> outputs(static_cast<std::size_t>(running));
-  replicas.run(pass->views(), [&](int r) {
-    std::vector<Tensor> leaves = enter(r, pass->views()[static_cast<std::size_t>(r)], pass->recording());
+  const auto view = [&](int r) { return &pass->views()[static_cast<std::size_t>(r)]; };
+  replicas.run(running, view, [&](int r) {
+    std::vector<Tensor> leaves;
+    enter(r, *view(r), pass->recording(), leaves);
     Batch micro_batch = send_rows(inputs, micro_batch_rows(rows, r, devices), r);
     pass->begin(r, std::move(leaves), micro_batch);
     const Tensor output = forward(micro_batch);
@@ -179,40 +194,39 @@ Tensor DataParallel::operator()(const std::vector<Tensor>& inputs) {
 class DataParallel::OnReplicas final : public MicroBatchExecutor {
  public:
   OnReplicas(State& state, bool recording) : state_(state), recording_(recording) {}
-  // By replica and trained parameter; grad() of a leaf is the replica's gradient.
-  const std::vector<std::vector<Tensor>>& leaves() const { return leaves_; }
 
   void for_each(int running, FunctionRef<void(int replica)> body) override {
-    const auto count = static_cast<std::size_t>(running);
-    std::vector<nn::ReplicaView> views(count);
-    leaves_.resize(count);
-    newest_.resize(count);
     state_.begin_run(running);
-    state_.replicas.run(views, [&](int replica) {
-      const auto r = static_cast<std::size_t>(replica);
-      leaves_[r] = state_.enter(replica, views[r], recording_);
-      newest_[r] = autograd::newest_sequence();
-      body(replica);
-    });
+    state_.replicas.run(
+        running, [&](int replica) { return &part(replica).view; },
+        [&](int replica) {
+          State::Part& own = part(replica);
+          own.leaves.clear();
+          own.gradients.clear();
+          state_.enter(replica, own.view, recording_, own.leaves);
+          own.newest = autograd::newest_sequence();
+          body(replica);
+        });
   }
   Tensor forward(int replica, const Batch& batch, RowRange samples, MicroBatchLoss loss_fn) override {
     return loss_fn(state_.send_rows(batch, samples, replica));
   }
   void backward(int replica, const Tensor& loss, std::int64_t weight) override {
-    const auto r = static_cast<std::size_t>(replica);
-    const autograd::CutGraph graph = autograd::cut_graph({&loss, 1}, newest_[r], leaves_[r]);
+    State::Part& own = part(replica);
+    const autograd::CutGraph graph = autograd::cut_graph({&loss, 1}, own.newest, own.leaves);
     LOCKSTEP_CHECK(graph.cuts.empty(),
                    "the loss depends on {}, which requires grad and is not a parameter of the module; "
                    "register it (add_parameter), or detach() it",
                    lockstep::describe(graph.cuts[0].inside));
     weighted_backward(graph.roots[0], weight);
+    for (const Tensor& leaf : own.leaves) own.gradients.push_back(leaf.grad());
   }
 
  private:
+  State::Part& part(int replica) { return state_.parts[static_cast<std::size_t>(replica)]; }
+
   State& state_;
   bool recording_;
-  std::vector<std::vector<Tensor>> leaves_;
-  std::vector<std::uint64_t> newest_;  // by replica: the newest operation before its forward
 };
 
 MicroBatchPlan DataParallel::State::plan(const Batch& batch) const {
@@ -222,12 +236,18 @@ MicroBatchPlan DataParallel::State::plan(const Batch& batch) const {
           .weighting = options.weighting};
 }
 
-Tensor DataParallel::State::mean_loss(const std::vector<Tensor>& losses, const StepScale& scale) {
+Tensor DataParallel::State::mean_loss(const StepScale& scale) {
   const TraceTime begin = TraceTime::now();
   const Tensor loss = combine_losses(losses, scale);
   for (std::size_t r = 1; r < losses.size(); ++r)
-    traffic->add(static_cast<int>(r), 0, Phase::kOutputs, bytes_of(losses[r]), begin);
+    traffic->add(0, static_cast<int>(r), 0, Phase::kOutputs, bytes_of(losses[r]), begin);
   return loss;
+}
+
+void DataParallel::State::run(const MicroBatchPlan& plan, const Batch& batch, MicroBatchLoss loss_fn) {
+  OnReplicas executor(*this, /*recording=*/!plan.evaluates);
+  MicroBatchStep(plan, batch, loss_fn, executor, losses).run();
+  buffers.apply_updates();
 }
 
 Tensor DataParallel::run(const Batch& batch, MicroBatchLoss loss_fn) {
@@ -237,13 +257,10 @@ Tensor DataParallel::run(const Batch& batch, MicroBatchLoss loss_fn) {
   state.traffic->open_step();
   const OnError close([&] { state.traffic->close_step(); });
   state.watchers.begin_step({});
-  OnReplicas executor(state, /*recording=*/true);
-  std::vector<Tensor> losses;
-  MicroBatchStep(plan, batch, loss_fn, executor, losses).run();
-  state.buffers.apply_updates();
-  state.add_gradients(executor.leaves(), scale);
+  state.run(plan, batch, loss_fn);
+  state.add_gradients(scale);
   state.watchers.gradients_ready();
-  const Tensor loss = state.mean_loss(losses, scale);
+  const Tensor loss = state.mean_loss(scale);
   state.end_step();
   return loss;
 }
@@ -252,29 +269,36 @@ Tensor DataParallel::run_evaluation(const Batch& batch, MicroBatchLoss loss_fn) 
   MicroBatchPlan plan = state_->plan(batch);
   plan.evaluates = true;
   const StepScale scale = plan.scale();
-  OnReplicas executor(*state_, /*recording=*/false);
-  std::vector<Tensor> losses;
-  MicroBatchStep(plan, batch, loss_fn, executor, losses).run();
-  state_->buffers.apply_updates();
-  return state_->mean_loss(losses, scale);
+  state_->run(plan, batch, loss_fn);
+  return state_->mean_loss(scale);
 }
 
 // Adds the sums over the replicas to the parameters' gradients by a backward of one operation, so that bucket views
 // are used and hooks run as in any other backward.
-void DataParallel::State::add_gradients(const std::vector<std::vector<Tensor>>& leaves, const StepScale& scale) {
+void DataParallel::State::add_gradients(const StepScale& scale) {
   const EnableGradGuard recording;
   const std::vector<Tensor>& trained = replicas.trained();
+  const auto running = static_cast<int>(losses.size());
   const auto sum = [&](const Tensor&, const autograd::Needs& needs) {
     GradientSums sums(replicas.device(0), scale, *traffic);
     for (std::size_t p = 0; p < trained.size(); ++p) {
       std::vector<Tensor> of_all;
-      for (const std::vector<Tensor>& each : leaves) of_all.push_back(each[p].grad());
+      for (int r = 0; r < running; ++r) of_all.push_back(parts[static_cast<std::size_t>(r)].gradients[p]);
       sums.add(std::move(of_all), needs, p);
     }
-    return sums.run(replicas.workers().get(), replicas.devices(static_cast<int>(leaves.size())));
+    return sums.run(replicas.workers().get(), replicas.devices(running));
   };
   const Tensor step = autograd::record("data_parallel", raw::zeros(Shape()), trained, sum);
   if (step.requires_grad()) step.backward();  // false if all parameters have been frozen since the forward
+  free_large_parts();
+}
+
+void DataParallel::State::free_large_parts() {
+  constexpr std::int64_t kLarge = 1 << 16;  // bytes
+  std::int64_t bytes = 0;
+  for (const Tensor& each : replicas.trained()) bytes += bytes_of(each);
+  if (bytes < kLarge) return;
+  for (Part& each : parts) each = Part();
 }
 
 }  // namespace lockstep::parallel

@@ -92,7 +92,7 @@ std::vector<Tensor> ForwardPass::backward(int replica, const Tensor& grad, const
   const TraceTime begin = TraceTime::now();
   const Tensor seed = raw::to(rows, part.graph.roots[0].device());
   if (seed.device() != target_)
-    traffic_->add(traffic_->position(target_), replica, Phase::kLossGradient, bytes_of(seed), begin);
+    traffic_->add(replica, traffic_->position(target_), replica, Phase::kLossGradient, bytes_of(seed), begin);
   std::vector<Tensor> found = autograd::run_backward(
       {.roots = part.graph.roots, .gradients = {&seed, 1}, .retain_graph = needs.retains_graph(), .inputs = wanted});
   for (std::size_t k = 0; k < leaves.size(); ++k) gradients[leaves[k]] = std::move(found[k]);
@@ -110,7 +110,7 @@ Tensor ForwardPass::join_rows(std::vector<Tensor> gradients, std::size_t leaf, D
     } else if (rows.device() != device) {
       const TraceTime begin = TraceTime::now();
       rows = raw::to(rows, device);
-      traffic_->add(static_cast<int>(r), traffic_->position(device), Phase::kGradients, bytes_of(rows), begin);
+      traffic_->add(0, static_cast<int>(r), traffic_->position(device), Phase::kGradients, bytes_of(rows), begin);
     }
   }
   return raw::cat(gradients, 0);

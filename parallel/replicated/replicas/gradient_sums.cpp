@@ -33,7 +33,7 @@ void GradientSums::add(std::vector<Tensor> gradients, const autograd::Needs& nee
   for (std::size_t r = 0; r < gradients.size(); ++r) {
     if (!gradients[r].defined()) continue;
     sum.dtype = gradients[r].dtype();
-    traffic_.add(static_cast<int>(r), 0, Phase::kGradients, bytes_of(gradients[r]));
+    traffic_.add(0, static_cast<int>(r), 0, Phase::kGradients, bytes_of(gradients[r]));
     sent_.resize(std::max(sent_.size(), r + 1));
     sent_[r] += bytes_of(gradients[r]);
     gradients[r] = widened(raw::contiguous(gradients[r]));

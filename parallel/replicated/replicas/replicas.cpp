@@ -36,12 +36,9 @@ std::int64_t Replicas::enter(int replica, nn::ReplicaView& view, bool recording,
   std::size_t next = 0;  // position in trained_
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
     const Tensor& master = parameters_[p].master();
-    Tensor own = master;
-    if (replica > 0) {
-      Copy& copy = copies_[static_cast<std::size_t>(replica)][p];
-      bytes += refresh(master, copy, device(replica));
-      own = copy.tensor;
-    }
+    Copy* const copy = replica > 0 ? &copies_[static_cast<std::size_t>(replica)][p] : nullptr;
+    if (copy) bytes += refresh(master, *copy, device(replica));
+    Tensor own = copy ? copy->tensor : master;  // does not touch the reference count of the other
     const bool is_trained = next < trained_.size() && trained_[next].ref() == master.ref();
     if (is_trained) ++next;
     if (recording && is_trained) {
@@ -65,20 +62,21 @@ std::int64_t Replicas::refresh(const Tensor& master, Copy& copy, Device device) 
   return master.numel() * static_cast<std::int64_t>(item_size(master.dtype()));
 }
 
-void Replicas::run(const std::vector<nn::ReplicaView>& views, FunctionRef<void(int replica)> body) {
+void Replicas::run(int running, FunctionRef<const nn::ReplicaView*(int replica)> view,
+                   FunctionRef<void(int replica)> body) {
   const bool recording = autograd::grad_mode(), finds_anomalies = autograd::anomaly_mode();
   const std::optional<DType> autocast = autocast_dtype();
   const random::SiteGuard* const sites = random::innermost_site_guard();
   const int first_micro_batch = random::current_micro_batch() * size();
   const std::shared_ptr<random::RankState> rank = random::rank_state();
-  run_replicas(workers_.get(), {devices_.data(), views.size()}, [&](int r) {
+  run_replicas(workers_.get(), {devices_.data(), static_cast<std::size_t>(running)}, [&](int r) {
     const EnableGradGuard mode(recording);
     const autograd::AnomalyModeGuard anomaly_mode(finds_anomalies);
     const AutocastGuard autocast_mode(autocast);
     const random::RankStateGuard of_rank(rank);
     const random::SiteContext site(sites);
     const random::MicroBatchGuard micro_batch(first_micro_batch + r);
-    const nn::ReplicaViewGuard view(&views[static_cast<std::size_t>(r)]);
+    const nn::ReplicaViewGuard in_view(view(r));
     body(r);
   });
 }

@@ -32,10 +32,10 @@ class Replicas {
   // are new leaves, which are appended to `leaves`, in the order of `trained`. Returns the bytes sent.
   std::int64_t enter(int replica, nn::ReplicaView& view, bool recording, std::vector<Tensor>& leaves);
 
-  // Calls body(replica) for the first views.size() replicas at the same time, each on its own thread, with its
-  // micro-batch and view, and in the caller's grad mode. Rethrows the first replica's exception, naming the replica
-  // and its device.
-  void run(const std::vector<nn::ReplicaView>& views, FunctionRef<void(int replica)> body);
+  // Calls body(replica) for the first `running` replicas at the same time, each on its own thread, with its micro-batch
+  // and view(replica), and in the caller's grad mode. Rethrows the first replica's exception, naming the replica and its
+  // device.
+  void run(int running, FunctionRef<const nn::ReplicaView*(int replica)> view, FunctionRef<void(int replica)> body);
 
  private:
   struct Copy {  // of one parameter on one device
