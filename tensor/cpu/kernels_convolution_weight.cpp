@@ -96,9 +96,9 @@ class GatheredWeight {
           gather(part, offsets[static_cast<std::size_t>(element + k)], q, length, panel + k);
         for (std::int64_t block = 0; block < blocks(); ++block) {
           const std::int64_t first = row_of(block), n = row_of(block + 1) - first;
-          panel_block_of<true, T>(n, count)(packed + first * terms + q * n, 0, panel,
-                                            kPanelOffsets[sizeof(T) == sizeof(double)].data(), length, q > 0,
-                                            tile + first * kPanel<T>, kPanel<T>);
+          panel_block_of<Operands::kPacked, T>(n, count)(packed + first * terms + q * n, 0, panel,
+                                                         kPanelOffsets[sizeof(T) == sizeof(double)].data(), length,
+                                                         q > 0, tile + first * kPanel<T>, kPanel<T>);
         }
       }
       for (std::int64_t o = 0; o < c.out; ++o) {
