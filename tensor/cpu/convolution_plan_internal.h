@@ -28,6 +28,8 @@ inline constexpr std::int64_t kDotColumns = 4096;    // columns of that pass tha
 inline constexpr std::int64_t kGatherColumns = 512;  // columns of a unit that gathers, so that few panels are partial
 inline constexpr std::int64_t kTile = 1 << 15;       // elements of a tile of the result
 inline constexpr std::int64_t kFewestPlaces = 5;     // of a row, for lanes
+inline constexpr std::int64_t kFewestChannels = 8;   // of x, for lanes in the pass for the weight
+inline constexpr std::int64_t kFewestSums = 128;     // places in all images, likewise
 inline constexpr std::int64_t kTransposed = 8;       // multiplications that take as long as transposing a result
 inline constexpr std::int64_t kPacked = 20;          // the same for packing a weight
 inline constexpr std::int64_t kRange = 4 * kPanel<float>;  // most columns of a share of a gathered weight pass
@@ -67,7 +69,7 @@ struct Plan {
       plan_weight(of_copy);
     else
       plan_product(of_copy, input ? c.in : c.out, /*packs=*/!input);
-    if (input || lanes) packed = aligned(weights);
+    if (input || (lanes && pass == ConvolutionPass::kForward)) packed = aligned(weights);
   }
   std::int64_t workspace() const { return packed + most_shares * room; }
 
@@ -160,6 +162,15 @@ struct Plan {
       if (together < c.images) together = up(c.images, up(up(c.images, together), 2) * 2);  // for two threads
     }
     units = up(c.images, together) * c.groups * parts;
+    lanes = h.kernel == 3 && w.kernel == 3 && h.stride == 1 && w.stride == 1 && h.dilation == 1 && w.dilation == 1 &&
+            c.out % kLanes<float> == 0 && c.out >= kPanel<float> && c.in >= kFewestChannels &&
+            c.images * positions >= kFewestSums;
+    if (lanes) {
+      shares = most_shares = 1;
+      packed = aligned(weights + kLanes<float> * kPanel<float>);
+      room = together * (copy + aligned(c.out * rows * places));
+      return;
+    }
     // Cycles for an element of the weight and a unit, with 16 lanes: products of rows end with a sum of lanes, and panels
     // have to be gathered across the rows of x.
     const std::int64_t terms = together * rows * places, dots = together * columns_of(rows) / 32 + 14;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lockstep/tensor/cpu/convolution_plan_internal.h"
+#include "lockstep/tensor/cpu/lanes_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS::convolution {
 
@@ -203,10 +204,10 @@ struct Weights {
         const T* const shift = bias ? bias + first : nullptr;
         T* const to = out + first * columns.pixels;
         if (columns.is_dense()) {
-          transpose(work, n, count, shift, columns.run_in(to) + begin * wide, columns.pixels);
+          out_of_lanes(work, n, count, shift, columns.run_in(to) + begin * wide, columns.pixels);
         } else {
           T* const tile = work + count * n;
-          transpose(work, n, count, shift, tile, count);
+          out_of_lanes(work, n, count, shift, tile, count);
           columns.store(tile, count, n, (begin - columns.rows.first) * wide, count, static_cast<const T*>(nullptr), to);
         }
       }
@@ -223,47 +224,13 @@ struct Weights {
       const std::int64_t n = std::min(kPanel<T>, rows - first);
       const T* const from = weight + first * row_step;
       T* const to = packed + first * depth();
-      for (std::int64_t p = begin; p < end;) {
-        const std::int64_t source = sources[static_cast<std::size_t>(p)], last = p + kLanes<T> - 1;
-        if (last < end && sources[static_cast<std::size_t>(last)] == source + kLanes<T> - 1) {
-          for (std::int64_t i = 0; i < n; i += kLanes<T>)
-            transpose_block(from + i * row_step + source, row_step, [&](std::int64_t r, const Register<T>& channels) {
-              simd::pstoreu(to + (p + r) * n + i, channels);
-            });
-          p = last + 1;
-        } else {
-          for (std::int64_t i = 0; i < n; ++i) to[p * n + i] = from[i * row_step + source];
-          ++p;
-        }
+      for (std::int64_t p = begin; p < end;) {  // runs of columns
+        const std::int64_t source = sources[static_cast<std::size_t>(p)];
+        std::int64_t next = p + 1;
+        while (next < end && sources[static_cast<std::size_t>(next)] == source + next - p) ++next;
+        into_lanes(from + source, row_step, n, next - p, to + p * n);
+        p = next;
       }
-    }
-  }
-
- private:
-  // Calls body(r, column r) for the columns of a block of as many rows as lanes.
-  template <class T, class F>
-  [[gnu::always_inline]] static void transpose_block(const T* from, std::int64_t from_row, F body) {
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wignored-attributes"  // the alignment of a register, which Eigen's type has anyway
-    simd::PacketBlock<Register<T>, kLanes<T>> block;
-#pragma GCC diagnostic pop
-    for (std::int64_t r = 0; r < kLanes<T>; ++r) block.packet[r] = simd::ploadu<Register<T>>(from + r * from_row);
-    simd::ptranspose(block);
-    for (std::int64_t r = 0; r < kLanes<T>; ++r) body(r, block.packet[r]);
-  }
-  // to[i][k] = from[k][i], plus bias[i] if there is one, for k < count. `from` has rows of n elements, and a block more.
-  template <class T>
-  static void transpose(const T* from, std::int64_t n, std::int64_t count, const T* bias, T* to, std::int64_t to_row) {
-    for (std::int64_t k = 0; k < count; k += kLanes<T>) {
-      for (std::int64_t i = 0; i < n; i += kLanes<T>)
-        transpose_block(from + k * n + i, n, [&](std::int64_t r, const Register<T>& places) {
-          const Register<T> shifted = bias ? simd::padd(places, simd::pset1<Register<T>>(bias[i + r])) : places;
-          T* const target = to + (i + r) * to_row + k;
-          if (count - k >= kLanes<T>) return simd::pstoreu(target, shifted);
-          T lanes[kLanes<T>];
-          simd::pstoreu(lanes, shifted);
-          std::copy(lanes, lanes + (count - k), target);
-        });
     }
   }
 };

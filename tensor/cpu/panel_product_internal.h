@@ -39,6 +39,7 @@ enum class Operands : std::uint8_t {
   kRows,    // a has rows `a_row` elements apart; row p of b begins at b[offsets[p]]
   kPacked,  // a has kRows elements for each p; b likewise
   kLanes,   // the elements of a for p begin at a[offsets[p]]; b is packed, kWidth registers for each p
+  kWindow,  // kLanes, where the elements for p are a window of three columns, whose rows are `a_row` apart
 };
 
 // out[i][j] = the sum over p, in order, of a[i][p] b[p][j], added to out[i][j] if `add`, for kRows rows and the columns of
@@ -50,14 +51,17 @@ void panel_block(const T* a, std::int64_t a_row, const T* b, const std::int64_t*
   R sums[kRows * kWidth];
   unrolled<kRows * kWidth>([&](auto i) LOCKSTEP_INLINE { sums[i] = simd::pset1<R>(T(0)); });
   for (std::int64_t p = 0; p < depth; ++p) {
-    constexpr bool kInLanes = kOperands == Operands::kLanes, kSpread = kOperands == Operands::kRows;
+    constexpr bool kWindow = kOperands == Operands::kWindow, kInLanes = kWindow || kOperands == Operands::kLanes;
+    constexpr bool kSpread = kOperands == Operands::kRows;
     const T* const row = kInLanes ? b + p * kWidth * kLanes<T> : b + offsets[p];
     R right[kWidth];
     unrolled<kWidth>([&](auto k) LOCKSTEP_INLINE { right[k] = simd::ploadu<R>(row + k * kLanes<T>); });
     const T* left = kInLanes ? a + offsets[p] : kSpread ? a + p : a + p * kRows;
     if constexpr (kSpread) asm("" : "+r"(left));  // or every row would have a pointer, more than there are registers
     unrolled<kRows>([&](auto i) LOCKSTEP_INLINE {
-      const R factor = simd::pset1<R>(kSpread ? (left + i / 3 * 3 * a_row)[i % 3 * a_row] : left[i]);
+      const R factor = simd::pset1<R>(kSpread   ? (left + i / 3 * 3 * a_row)[i % 3 * a_row]
+                                      : kWindow ? (left + i / 3 * a_row)[i % 3]
+                                                : left[i]);
       unrolled<kWidth>([&](auto k) LOCKSTEP_INLINE {
         R& sum = sums[i * kWidth + k];
         sum = simd::pmadd(factor, right[k], sum);
@@ -72,7 +76,9 @@ void panel_block(const T* a, std::int64_t a_row, const T* b, const std::int64_t*
 
 // The most rows of a block. With kLanes, factors are read where they are used and need no registers.
 template <Operands kOperands, class T>
-inline constexpr int kBlockRows = kOperands == Operands::kLanes && sizeof(Register<T>) == 64 ? 14 : kPanelRows<T>;
+inline constexpr int kBlockRows = kOperands == Operands::kWindow                               ? 9
+                                  : kOperands == Operands::kLanes && sizeof(Register<T>) == 64 ? 14
+                                                                                               : kPanelRows<T>;
 
 template <class T>
 using PanelBlock = void (*)(const T* a, std::int64_t a_row, const T* b, const std::int64_t* offsets, std::int64_t depth,
