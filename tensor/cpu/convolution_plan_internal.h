@@ -27,6 +27,11 @@ inline constexpr std::int64_t kCopies = 1 << 18;     // elements of both copies 
 inline constexpr std::int64_t kDotColumns = 4096;    // columns of that pass that make its final sums cheap
 inline constexpr std::int64_t kGatherColumns = 512;  // columns of a unit that gathers, so that few panels are partial
 inline constexpr std::int64_t kTile = 1 << 15;       // elements of a tile of the result
+inline constexpr std::int64_t kFewestPlaces = 5;     // of a row, for lanes
+inline constexpr std::int64_t kFewestChannels = 8;   // of x, for lanes in the pass for the weight
+inline constexpr std::int64_t kFewestSums = 128;     // places in all images, likewise
+inline constexpr std::int64_t kTransposed = 8;       // multiplications that take as long as transposing a result
+inline constexpr std::int64_t kPacked = 20;          // the same for packing a weight
 inline constexpr std::int64_t kRange = 4 * kPanel<float>;  // most columns of a share of a gathered weight pass
 inline constexpr std::int64_t kDepth = 256;                // terms that are added in sequence
 inline constexpr std::int64_t kPackChannels =
@@ -63,8 +68,8 @@ struct Plan {
     if (pass == ConvolutionPass::kBackwardWeight)
       plan_weight(of_copy);
     else
-      plan_product(of_copy, input ? c.in : c.out);
-    if (input) packed = aligned(weights);
+      plan_product(of_copy, input ? c.in : c.out, /*packs=*/!input);
+    if (input || (lanes && pass == ConvolutionPass::kForward)) packed = aligned(weights);
   }
   std::int64_t workspace() const { return packed + most_shares * room; }
 
@@ -95,6 +100,7 @@ struct Plan {
   std::int64_t copy = 0, copy_of_grad = 0;  // elements of the copies of a unit
   std::int64_t panels = 0;                  // of a tile of the result
   std::int64_t together = 1;                // images of a unit
+  bool lanes = false;                       // whether channels of the result are lanes of registers
   bool gathered = false;              // whether panels are gathered from the copies, with places of the result only
   std::int64_t packed = 0, room = 0;  // workspace of all shares, and of each
   std::int64_t range = kRange;        // columns of a share of a gathered weight pass
@@ -115,7 +121,7 @@ struct Plan {
     }
     return shared;
   }
-  void plan_product(std::int64_t of_copy, std::int64_t of_result) {
+  void plan_product(std::int64_t of_copy, std::int64_t of_result, bool packs) {
     rows = rows_of_part(all_rows, h.reach(), of_copy * row, kCopy);
     parts = up(all_rows, rows);
     copy = aligned(of_copy * (rows + h.reach()) * row + kSlack);
@@ -123,13 +129,19 @@ struct Plan {
     // computed, a multiplication for each channel of the result.
     const auto in_panels = [](std::int64_t columns) { return up(columns, kPanel<float>) * kPanel<float>; };
     const std::int64_t exact = rows * places, all = in_panels((rows - 1) * row + places);
-    gathered = (all - (parts == 1 ? exact : in_panels(exact))) * of_result > exact * 2 * (kPanel<float> / places + 1);
+    // In lanes no place is dropped, but results are transposed, and in the forward pass weights are packed.
+    const std::int64_t terms = c.in * c.out * h.kernel * w.kernel / (of_result * (packs ? 1 : planes));
+    lanes = of_result % kLanes<float> == 0 && of_result >= kPanel<float> && places >= kFewestPlaces &&
+            c.images * parts * ((all - exact) * terms - exact * kTransposed) > (packs ? kPacked * terms : 0);
+    gathered = !lanes &&
+               (all - (parts == 1 ? exact : in_panels(exact))) * of_result > exact * 2 * (kPanel<float> / places + 1);
     if (gathered && parts == 1)  // two parts of the images or more, for threads, unless they are tiny
       together = std::clamp<std::int64_t>(std::min(up(kGatherColumns, exact), kCopies / copy), 1,
                                           c.images * exact <= 4 * kPanel<float> ? c.images : up(c.images, 2));
     panels = std::clamp<std::int64_t>(kTile / (of_result * kPanel<float>), 2, 16);
     room =
         together * copy + aligned(of_result * panels * kPanel<float>) + (gathered ? (kDepth + 1) * kPanel<float> : 0);
+    if (lanes) room = copy + 2 * (std::max(kTile, places * kPanel<float>) + kPanel<float> * kPanel<float>);
     // Slices copy and gather the same columns, so there are no more than threads. They do not change a sum.
     const std::int64_t whole = up(c.images, together) * c.groups * parts;
     const std::int64_t most =
@@ -150,6 +162,15 @@ struct Plan {
       if (together < c.images) together = up(c.images, up(up(c.images, together), 2) * 2);  // for two threads
     }
     units = up(c.images, together) * c.groups * parts;
+    lanes = h.kernel == 3 && w.kernel == 3 && h.stride == 1 && w.stride == 1 && h.dilation == 1 && w.dilation == 1 &&
+            c.out % kLanes<float> == 0 && c.out >= kPanel<float> && c.in >= kFewestChannels &&
+            c.images * positions >= kFewestSums;
+    if (lanes) {
+      shares = most_shares = 1;
+      packed = aligned(weights + kLanes<float> * kPanel<float>);
+      room = together * (copy + aligned(c.out * rows * places));
+      return;
+    }
     // Cycles for an element of the weight and a unit, with 16 lanes: products of rows end with a sum of lanes, and panels
     // have to be gathered across the rows of x.
     const std::int64_t terms = together * rows * places, dots = together * columns_of(rows) / 32 + 14;

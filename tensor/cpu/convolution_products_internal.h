@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lockstep/tensor/cpu/convolution_plan_internal.h"
+#include "lockstep/tensor/cpu/lanes_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS::convolution {
 
@@ -69,6 +70,8 @@ struct Columns {
   bool is_run() const {
     return images == 1 && !gathered && x_step == 1 && y_step == 1 && row == width && places.end - places.first == row;
   }
+  // Whether the places are consecutive elements of a channel.
+  bool is_dense() const { return x_step == 1 && y_step == 1 && places.end - places.first == width; }
   template <class T>
   T* run_in(T* out) const {
     return out + y * width + x;
@@ -160,7 +163,7 @@ struct Weights {
           }
           for (std::int64_t block = some.first; block < some.end; ++block) {
             const std::int64_t first = rows_of<T>(block).first, n = rows_of<T>(block).end - first;
-            panel_block_of<kPacked, T>(n, all - begin - column)(
+            panel_block_of<kPacked ? Operands::kPacked : Operands::kRows, T>(n, all - begin - column)(
                 weights + (kPacked ? first * depth() + p * n : first * row_step + p), row_step, right, places, terms,
                 p > 0, to + first * to_row + column, to_row);
           }
@@ -170,6 +173,64 @@ struct Weights {
         columns.store(to + channels.first * to_row, to_row, channels.end - channels.first, begin, count,
                       bias ? bias + channels.first : bias, out + channels.first * columns.pixels);
       begin += count;
+    }
+  }
+
+  // The same with the channels of the result in the lanes of registers and its places as factors, so that none is
+  // dropped, for one copy. The sums are those of multiply, bit for bit.
+  template <class T>
+  void multiply_lanes(const Range& some, const T* packed, const T* copy, const Columns& columns, const T* bias, T* work,
+                      T* out) const {
+    constexpr int kMost = kBlockRows<Operands::kLanes, T>;
+    const std::int64_t wide = columns.places.end - columns.places.first, blocks = up(wide, kMost);
+    const std::int64_t high = std::max<std::int64_t>(kTile / (kPanel<T> * wide), 1);
+    for (std::int64_t first = some.first * kPanel<T>; first < std::min(some.end * kPanel<T>, rows);
+         first += kPanel<T>) {
+      const std::int64_t n = std::min(kPanel<T>, rows - first);
+      for (std::int64_t begin = columns.rows.first; begin < columns.rows.end; begin += high) {
+        const std::int64_t end = std::min(begin + high, columns.rows.end), count = (end - begin) * wide;
+        for (std::int64_t p = 0; p < depth(); p += kDepth) {
+          T* sums = work;
+          for (std::int64_t t = begin; t < end; ++t) {
+            for (std::int64_t block = 0; block < blocks; ++block) {
+              const std::int64_t u = block * wide / blocks, places = (block + 1) * wide / blocks - u;
+              panel_block_of<Operands::kLanes, T>(places, n)(copy + t * columns.row + columns.places.first + u, 0,
+                                                             packed + first * depth() + p * n, offsets.data() + p,
+                                                             std::min(kDepth, depth() - p), p > 0, sums, n);
+              sums += places * n;
+            }
+          }
+        }
+        const T* const shift = bias ? bias + first : nullptr;
+        T* const to = out + first * columns.pixels;
+        if (columns.is_dense()) {
+          out_of_lanes(work, n, count, shift, columns.run_in(to) + begin * wide, columns.pixels);
+        } else {
+          T* const tile = work + count * n;
+          out_of_lanes(work, n, count, shift, tile, count);
+          columns.store(tile, count, n, (begin - columns.rows.first) * wide, count, static_cast<const T*>(nullptr), to);
+        }
+      }
+    }
+  }
+  template <class T>
+  std::int64_t lane_blocks() const {
+    return up(rows, kPanel<T>);
+  }
+  // Packs the columns [begin, end) of all blocks: the channels of a block for each column.
+  template <class T>
+  void pack_lanes(std::int64_t begin, std::int64_t end, const T* weight, T* packed) const {
+    for (std::int64_t first = 0; first < rows; first += kPanel<T>) {
+      const std::int64_t n = std::min(kPanel<T>, rows - first);
+      const T* const from = weight + first * row_step;
+      T* const to = packed + first * depth();
+      for (std::int64_t p = begin; p < end;) {  // runs of columns
+        const std::int64_t source = sources[static_cast<std::size_t>(p)];
+        std::int64_t next = p + 1;
+        while (next < end && sources[static_cast<std::size_t>(next)] == source + next - p) ++next;
+        into_lanes(from + source, row_step, n, next - p, to + p * n);
+        p = next;
+      }
     }
   }
 };
@@ -184,9 +245,19 @@ struct Part {
   // The blocks of the slice.
   template <class T>
   Range blocks(const Weights& left) const {
-    return {slice * left.blocks<T>() / plan.slices, (slice + 1) * left.blocks<T>() / plan.slices};
+    const std::int64_t all = plan.lanes ? left.lane_blocks<T>() : left.blocks<T>();
+    return {slice * all / plan.slices, (slice + 1) * all / plan.slices};
   }
 
+  // Stores the product of the slice's weights, packed as the plan says, with copies.
+  template <bool kPacked, class T>
+  void multiply(const Weights& left, const T* weights, const T* copies, const Columns& columns, const T* bias, T* work,
+                T* out) const {
+    if (plan.lanes)
+      left.multiply_lanes(blocks<T>(left), weights, copies, columns, bias, work, out);
+    else
+      left.multiply<kPacked>(blocks<T>(left), weights, copies, columns, plan.panels, bias, work, out);
+  }
   std::int64_t first_block() const { return first * plan.c.groups + group; }
   // Calls body(number of the image in the part, group of the image).
   template <class F>
@@ -205,7 +276,8 @@ struct Part {
   }
   Columns columns(Range of_rows, Range places, std::int64_t y, std::int64_t y_step, std::int64_t x, std::int64_t x_step,
                   std::int64_t width, std::int64_t pixels, std::int64_t image) const {
-    return {images, plan.copy, plan.row, plan.gathered, of_rows, places, y, y_step, x, x_step, width, pixels, image};
+    return {images, plan.copy, plan.row, plan.gathered || plan.lanes, of_rows, places, y, y_step, x, x_step,
+            width,  pixels,    image};
   }
 
   const Plan& plan;

@@ -23,9 +23,16 @@ void conv2d(const Convolution& c, const void* x, const void* weight, const void*
   });
   const std::int64_t of_group = c.out * plan.inputs;
   for_float(dtype, [&]<class T>(T) {
+    T* const packed = as<T>(workspace);
+    for (std::int64_t group = 0; plan.lanes && group < c.groups; ++group) {
+      const std::int64_t first = group * of_group;
+      for_parts(plan.inputs, c.out, [&](std::int64_t begin, std::int64_t end) {
+        left.pack_lanes(begin, end, as<T>(weight) + first, packed + first);
+      });
+    }
     plan.run([&](std::int64_t unit, std::int64_t share) {
       const Part part(plan, unit);
-      T* const copies = as<T>(workspace) + share * plan.room;
+      T* const copies = packed + plan.packed + share * plan.room;
       const std::int64_t plane = plan.planes * (plan.rows + plan.h.reach()) * plan.row;
       part.for_images([&](std::int64_t each, std::int64_t block) {
         part.copy_channels(as<T>(x), block, plane, copies + each * plan.copy);
@@ -33,7 +40,8 @@ void conv2d(const Convolution& c, const void* x, const void* weight, const void*
       const Columns columns = part.columns({0, part.rows}, {0, plan.w.output}, part.begin, 1, 0, 1, plan.w.output,
                                            plan.positions, c.groups * c.out * plan.positions);
       T* const to = as<T>(out) + part.first_block() * c.out * plan.positions;
-      left.multiply<false>(part.blocks<T>(left), as<T>(weight) + part.group * of_group, copies, columns, plan.panels,
+      const T* const weights = plan.lanes ? packed : as<T>(weight);
+      part.multiply<false>(left, weights + part.group * of_group, copies, columns,
                            bias ? as<T>(bias) + part.group * c.out : nullptr, copies + plan.together * plan.copy, to);
     });
   });
@@ -66,7 +74,10 @@ void conv2d_backward_input(const Convolution& c, const void* grad, const void* w
           T* to = packed + group * of_group;
           for (const Weights& left : phases) {
             const std::int64_t of_channel = left.depth() / c.out;
-            left.pack(first * of_channel, last * of_channel, from, to);
+            if (plan.lanes)
+              left.pack_lanes(first * of_channel, last * of_channel, from, to);
+            else
+              left.pack(first * of_channel, last * of_channel, from, to);
             to += left.rows * left.depth();
           }
         }
@@ -93,7 +104,7 @@ void conv2d_backward_input(const Convolution& c, const void* grad, const void* w
                                              places_inside(w.input, plan.places, w.stride, x), y, h.stride, x, w.stride,
                                              w.input, plan.pixels, c.groups * c.in * plan.pixels);
         T* const to = as<T>(out) + part.first_block() * c.in * plan.pixels;
-        left.multiply<true>(part.blocks<T>(left), from, copies, columns, plan.panels, static_cast<const T*>(nullptr),
+        part.multiply<true>(left, from, copies, columns, static_cast<const T*>(nullptr),
                             copies + plan.together * plan.copy, to);
         from += left.rows * left.depth();
       }

@@ -39,6 +39,19 @@ void add_dots(const Plan& plan, const std::vector<std::int64_t>& offsets, const 
   }
 }
 
+// Copies a channel of a part of x; zeros, which its last row shares, follow the last channel.
+template <class T>
+void copy_channel(const Part& part, std::int64_t channel, const T* x, T* copies) {
+  const Plan& plan = part.plan;
+  const PaddedRows rows{part.begin, plan.rows + plan.h.reach(), plan.row};
+  const std::int64_t size = plan.planes * rows.rows * rows.row, channels = plan.c.in;
+  part.for_images([&](std::int64_t each, std::int64_t block) {
+    T* const copy = copies + each * plan.copy;
+    rows.copy_input(plan.h, plan.w, x + (block * channels + channel) * plan.pixels, copy + channel * size);
+    if (channel == channels - 1) std::fill(copy + channels * size, copy + plan.copy, T(0));
+  });
+}
+
 // The pass for the weight as products with panels: of a unit's gradient, packed, and the elements of its windows, which are
 // gathered across rows of x. Units add to the result, in order; threads share the elements of the windows.
 template <class T>
@@ -53,7 +66,7 @@ class GatheredWeight {
     std::fill(out, out + plan.weights, T(0));
     for (std::int64_t unit = 0; unit < plan.units; ++unit) {
       const Part part(plan, unit);
-      for_chunks(c.in, [&](std::int64_t channel) { copy_channel(part, channel); });
+      for_chunks(c.in, [&](std::int64_t channel) { copy_channel(part, channel, x, copies); });
       for_chunks(blocks(), [&](std::int64_t block) { pack(part, block); });
       for_chunks(up(plan.inputs, plan.range), [&](std::int64_t range) { add_range(part, range); });
     }
@@ -64,15 +77,6 @@ class GatheredWeight {
   std::int64_t blocks() const { return up(c.out, kPanelRows<T>); }
   std::int64_t row_of(std::int64_t block) const { return block * c.out / blocks(); }
 
-  void copy_channel(const Part& part, std::int64_t channel) const {
-    const PaddedRows rows{part.begin, plan.rows + plan.h.reach(), plan.row};
-    const std::int64_t size = plan.planes * rows.rows * rows.row;
-    part.for_images([&](std::int64_t each, std::int64_t block) {
-      T* const copy = copies + each * plan.copy;
-      rows.copy_input(plan.h, plan.w, x + (block * c.in + channel) * plan.pixels, copy + channel * size);
-      if (channel == c.in - 1) std::fill(copy + c.in * size, copy + plan.copy, T(0));  // zeros that the last row shares
-    });
-  }
   void pack(const Part& part, std::int64_t block) const {
     const std::int64_t first = row_of(block), n = row_of(block + 1) - first;
     for (std::int64_t o = 0; o < n; ++o) {
@@ -96,9 +100,9 @@ class GatheredWeight {
           gather(part, offsets[static_cast<std::size_t>(element + k)], q, length, panel + k);
         for (std::int64_t block = 0; block < blocks(); ++block) {
           const std::int64_t first = row_of(block), n = row_of(block + 1) - first;
-          panel_block_of<true, T>(n, count)(packed + first * terms + q * n, 0, panel,
-                                            kPanelOffsets[sizeof(T) == sizeof(double)].data(), length, q > 0,
-                                            tile + first * kPanel<T>, kPanel<T>);
+          panel_block_of<Operands::kPacked, T>(n, count)(packed + first * terms + q * n, 0, panel,
+                                                         kPanelOffsets[sizeof(T) == sizeof(double)].data(), length,
+                                                         q > 0, tile + first * kPanel<T>, kPanel<T>);
         }
       }
       for (std::int64_t o = 0; o < c.out; ++o) {
@@ -124,6 +128,75 @@ class GatheredWeight {
   T *packed, *copies, *panels, *out;
 };
 
+// The pass for the weight of 3 x 3 windows with the channels of the gradient in the lanes of registers: a block is the sums
+// over the places of an image for the windows of one channel of x. Units add to the sums, in order; threads share the
+// channels of x.
+template <class T>
+class LaneWeight {
+ public:
+  LaneWeight(const Plan& of, const T* gradient, const T* input, T* work, T* result)
+      : plan(of), c(of.c), grad(gradient), x(input), sums(work), copies(work + of.packed),
+        packed(copies + of.together * of.copy), out(result) {
+    for (std::int64_t t = 0; t < plan.rows; ++t) {
+      for (std::int64_t u = 0; u < plan.places; ++u) places.push_back(t * plan.row + u);
+    }
+  }
+
+  void run() const {
+    std::fill(sums, sums + plan.weights, T(0));
+    for (std::int64_t unit = 0; unit < plan.units; ++unit) {
+      const Part part(plan, unit);
+      for_chunks(c.in, [&](std::int64_t channel) { copy_channel(part, channel, x, copies); });
+      for_chunks(up(c.out, kWide), [&](std::int64_t block) { pack(part, block * kWide); });
+      for_chunks(up(c.in, kChannels), [&](std::int64_t group) { add(part, group * kChannels); });
+    }
+    for (std::int64_t group = 0; group < c.groups; ++group) {
+      for (std::int64_t o = 0; o < c.out; o += kWide) {
+        const std::int64_t first = (group * c.out + o) * plan.inputs;
+        out_of_lanes(sums + first, width(o), plan.inputs, static_cast<const T*>(nullptr), out + first, plan.inputs);
+      }
+    }
+  }
+
+ private:
+  static constexpr std::int64_t kWindow = 9,
+                                kChannels = 8;  // elements of a window; channels that share a block of grad
+  static constexpr std::int64_t kWide = sizeof(Register<T>) == 64 ? kPanel<T> : kLanes<T>;  // channels of a block
+
+  std::int64_t width(std::int64_t o) const { return std::min(kWide, c.out - o); }
+  // The packed gradient of the block of channel o, for one image of a part.
+  T* packed_of(const Part& part, std::int64_t o, std::int64_t image) const {
+    return packed + (o * part.images + image * width(o)) * part.rows * plan.places;
+  }
+  void pack(const Part& part, std::int64_t o) const {
+    part.for_images([&](std::int64_t each, std::int64_t block) {
+      into_lanes(grad + (block * c.out + o) * plan.positions + part.begin * plan.places, plan.positions, width(o),
+                 part.rows * plan.places, packed_of(part, o, each));
+    });
+  }
+  void add(const Part& part, std::int64_t first) const {
+    const std::int64_t plane = (plan.rows + plan.h.reach()) * plan.row, count = part.rows * plan.places;
+    for (std::int64_t o = 0; o < c.out; o += kWide) {
+      T* const to = sums + (part.group * c.out + o) * plan.inputs;
+      for (std::int64_t image = 0; image < part.images; ++image) {
+        const T* const right = packed_of(part, o, image);
+        for (std::int64_t channel = first; channel < std::min(first + kChannels, c.in); ++channel) {
+          for (std::int64_t q = 0; q < count; q += kDepth)
+            panel_block_of<Operands::kWindow, T>(kWindow, width(o))(
+                copies + image * plan.copy + channel * plane, plan.row, right + q * width(o), places.data() + q,
+                std::min(kDepth, count - q), /*add=*/true, to + channel * kWindow * width(o), width(o));
+        }
+      }
+    }
+  }
+
+  const Plan& plan;
+  const Convolution& c;
+  const T *grad, *x;
+  T *sums, *copies, *packed, *out;
+  std::vector<std::int64_t> places;  // of a part, in a copy
+};
+
 }  // namespace
 
 // Each share sums over its units, in order; then the shares are added, in order.
@@ -137,6 +210,10 @@ void conv2d_backward_weight(const Convolution& c, const void* grad, const void* 
   const std::int64_t columns = plan.columns_of(plan.rows),
                      channel_of_copy = plan.planes * (plan.rows + plan.h.reach()) * plan.row;
   for_float(dtype, [&]<class T>(T) {
+    if (plan.lanes) {
+      LaneWeight<T>(plan, as<T>(grad), as<T>(x), as<T>(workspace), as<T>(out)).run();
+      return;
+    }
     if (plan.gathered) {
       GatheredWeight<T>(plan, offsets, as<T>(grad), as<T>(x), as<T>(workspace), as<T>(out)).run();
       return;

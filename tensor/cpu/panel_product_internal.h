@@ -34,23 +34,34 @@ template <int kCount, class F>
   (std::make_integer_sequence<int, kCount>());
 }
 
-// out[i][j] = the sum over p, in order, of a[p][i] b[offsets[p] + j], added to out[i][j] if `add`, for kRows rows and the
-// columns of kWidth registers: a panel, or its first half. a is packed, kRows elements for each p, or has rows `a_row`
-// elements apart.
-template <int kRows, int kWidth, bool kPacked, class T>
+// Where the operands of a block are.
+enum class Operands : std::uint8_t {
+  kRows,    // a has rows `a_row` elements apart; row p of b begins at b[offsets[p]]
+  kPacked,  // a has kRows elements for each p; b likewise
+  kLanes,   // the elements of a for p begin at a[offsets[p]]; b is packed, kWidth registers for each p
+  kWindow,  // kLanes, where the elements for p are a window of three columns, whose rows are `a_row` apart
+};
+
+// out[i][j] = the sum over p, in order, of a[i][p] b[p][j], added to out[i][j] if `add`, for kRows rows and the columns of
+// kWidth registers: a panel, or its first half.
+template <int kRows, int kWidth, Operands kOperands, class T>
 void panel_block(const T* a, std::int64_t a_row, const T* b, const std::int64_t* offsets, std::int64_t depth, bool add,
                  T* out, std::int64_t out_row) {
   using R = Register<T>;
   R sums[kRows * kWidth];
   unrolled<kRows * kWidth>([&](auto i) LOCKSTEP_INLINE { sums[i] = simd::pset1<R>(T(0)); });
   for (std::int64_t p = 0; p < depth; ++p) {
-    const T* const row = b + offsets[p];
+    constexpr bool kWindow = kOperands == Operands::kWindow, kInLanes = kWindow || kOperands == Operands::kLanes;
+    constexpr bool kSpread = kOperands == Operands::kRows;
+    const T* const row = kInLanes ? b + p * kWidth * kLanes<T> : b + offsets[p];
     R right[kWidth];
     unrolled<kWidth>([&](auto k) LOCKSTEP_INLINE { right[k] = simd::ploadu<R>(row + k * kLanes<T>); });
-    const T* left = kPacked ? a + p * kRows : a + p;
-    if constexpr (!kPacked) asm("" : "+r"(left));  // or every row would have a pointer, more than there are registers
+    const T* left = kInLanes ? a + offsets[p] : kSpread ? a + p : a + p * kRows;
+    if constexpr (kSpread) asm("" : "+r"(left));  // or every row would have a pointer, more than there are registers
     unrolled<kRows>([&](auto i) LOCKSTEP_INLINE {
-      const R factor = simd::pset1<R>(kPacked ? left[i] : (left + i / 3 * 3 * a_row)[i % 3 * a_row]);
+      const R factor = simd::pset1<R>(kSpread   ? (left + i / 3 * 3 * a_row)[i % 3 * a_row]
+                                      : kWindow ? (left + i / 3 * a_row)[i % 3]
+                                                : left[i]);
       unrolled<kWidth>([&](auto k) LOCKSTEP_INLINE {
         R& sum = sums[i * kWidth + k];
         sum = simd::pmadd(factor, right[k], sum);
@@ -63,17 +74,23 @@ void panel_block(const T* a, std::int64_t a_row, const T* b, const std::int64_t*
   });
 }
 
+// The most rows of a block. With kLanes, factors are read where they are used and need no registers.
+template <Operands kOperands, class T>
+inline constexpr int kBlockRows = kOperands == Operands::kWindow                               ? 9
+                                  : kOperands == Operands::kLanes && sizeof(Register<T>) == 64 ? 14
+                                                                                               : kPanelRows<T>;
+
 template <class T>
 using PanelBlock = void (*)(const T* a, std::int64_t a_row, const T* b, const std::int64_t* offsets, std::int64_t depth,
                             bool add, T* out, std::int64_t out_row);
-// panel_block of 1 to kPanelRows rows, and the columns of a panel, or of half of one if there are no more.
-template <bool kPacked, class T>
+// panel_block of 1 to kBlockRows rows, and the columns of a panel, or of half of one if there are no more.
+template <Operands kOperands, class T>
 PanelBlock<T> panel_block_of(std::int64_t rows, std::int64_t columns) {
   static constexpr auto kBlocks = []<int... kLess>(std::integer_sequence<int, kLess...>) {
     return std::array<std::array<PanelBlock<T>, 2>, sizeof...(kLess)>{
-        {{panel_block<kLess + 1, 1, kPacked, T>, panel_block<kLess + 1, 2, kPacked, T>}...}};
+        {{panel_block<kLess + 1, 1, kOperands, T>, panel_block<kLess + 1, 2, kOperands, T>}...}};
   }
-  (std::make_integer_sequence<int, kPanelRows<T>>());
+  (std::make_integer_sequence<int, kBlockRows<kOperands, T>>());
   return kBlocks[static_cast<std::size_t>(rows - 1)][columns > kLanes<T> ? 1 : 0];
 }
 
