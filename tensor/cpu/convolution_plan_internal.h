@@ -1,8 +1,9 @@
 // The plan of a convolution, which is matrix products whose right operand is a padded copy of the image itself: element
-// (channel, i, j) of the windows at all positions is a run of the copy, row after row. Positions past the end of a row are
-// computed, too, and dropped, or the places of the result are gathered, whichever is less work. Sums over a window have
-// the order (channel, i, j), at most kDepth terms at a time. Rows share their zeros: those at the end of one are those at
-// the start of the next one.
+// (channel, i, j) of the windows at all positions is a run of the copy, row after row. The columns of a product are
+// positions; those past the end of a row are computed, too, and dropped, or the places of the result are gathered. Or its
+// columns are the channels of the result, which are the lanes of registers then, and nothing is dropped. All have the same
+// sums: over a window in the order (channel, i, j), at most kDepth terms at a time. Rows share their zeros: those at the end
+// of one are those at the start of the next one.
 //
 // An image's result does not depend on the other images, nor a sum on the slice of channels that it is in, and what else
 // is cut follows from the shapes alone, so results have the same bits for any number of threads.

@@ -122,6 +122,16 @@ TEST_CASE("conv2d: shapes that gather places, take parts of an image, or have lo
              ls::kFloat32);  // runs of a stride of 2
 }
 
+TEST_CASE("conv2d: channels in the lanes of registers") {
+  for (const ls::DType dtype : {ls::kFloat32, ls::kFloat64}) {
+    check_case(3, 32, 48, 3, 14, {.padding = 1}, dtype);
+    check_case(2, 64, 32, 3, {9, 33}, {.padding = {0, 2}, .groups = 2}, dtype);
+    check_case(4, 32, 64, 3, {17, 21}, {.stride = 2, .padding = 1}, dtype);
+    check_case(1, 64, 64, {2, 5}, {11, 45}, {.padding = 2, .dilation = {2, 1}}, dtype);
+    check_case(2, 96, 32, 3, {40, 64}, {.padding = 1}, dtype);  // parts of an image
+  }
+}
+
 TEST_CASE("conv2d: sums over the places of a large image are no long sequences, whose rounding errors would add up") {
   const ls::Tensor x = ls::ones({1, 1, 400, 400}), weight = ls::zeros({1, 1, 3, 3}, ls::requires_grad());
   const ls::Tensor y = ls::conv2d(x, weight, {}, 1, 1);
@@ -133,7 +143,9 @@ TEST_CASE("conv2d: the bits of an image do not depend on the other images, nor t
   struct Shape {
     std::int64_t in, out, size;
   };
-  for (const Shape& s : {Shape{8, 12, 20}, Shape{64, 128, 7}, Shape{64, 128, 3}}) {
+  // The last has channels in lanes for 9 images, and not for one.
+  for (const Shape& s :
+       {Shape{8, 12, 20}, Shape{64, 128, 7}, Shape{64, 128, 3}, Shape{32, 64, 14}, Shape{32, 64, 24}}) {
     INFO(s.in << " -> " << s.out << ", " << s.size << " x " << s.size);
     const ls::Tensor x = ls::randn({9, s.in, s.size, s.size}), weight = ls::randn({s.out, s.in, 3, 3});
     const ls::Tensor y = ls::conv2d(x, weight, {}, 1, 1);

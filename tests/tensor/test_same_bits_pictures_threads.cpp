@@ -64,6 +64,7 @@ TEST_CASE("convolution and its gradients: the same bits at every offset and with
                     {.stride = {2, 1}, .padding = {1, 0}, .dilation = {1, 2}, .groups = 2});
   check_convolution({20, 8, 16, 15}, {9, 8, 3, 3}, {.padding = 1});    // the threads share the images
   check_convolution({2, 64, 24, 27}, {16, 64, 5, 5}, {.padding = 2});  // in several tiles
+  check_convolution({5, 32, 14, 14}, {64, 32, 3, 3}, {.padding = 1});  // channels in lanes
   check_convolution({33, 6, 14, 14}, {6, 1, 3, 3}, {.padding = 1, .groups = 6});
 }
 
