@@ -77,13 +77,15 @@ struct Plan {
   // Calls body(unit, share) for all units, on several threads if worthwhile.
   template <class F>
   void run(F body) const {
-    const auto share = [&](std::int64_t s) {
+    share(shares, [&](std::int64_t s) {
       for (std::int64_t unit = s * units / shares; unit < (s + 1) * units / shares; ++unit) body(unit, s);
-    };
-    if (shares > 1 && is_shared())
-      for_chunks(shares, share);
-    else
-      for (std::int64_t s = 0; s < shares; ++s) share(s);
+    });
+  }
+  // Calls body(i) for i < count, likewise.
+  template <class F>
+  void share(std::int64_t count, F body) const {
+    if (count > 1 && is_shared()) return for_chunks(count, body);
+    for (std::int64_t i = 0; i < count; ++i) body(i);
   }
 
   bool is_shared() const { return c.images * weights * positions >= kShareFrom; }

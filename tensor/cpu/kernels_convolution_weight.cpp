@@ -66,9 +66,9 @@ class GatheredWeight {
     std::fill(out, out + plan.weights, T(0));
     for (std::int64_t unit = 0; unit < plan.units; ++unit) {
       const Part part(plan, unit);
-      for_chunks(c.in, [&](std::int64_t channel) { copy_channel(part, channel, x, copies); });
-      for_chunks(blocks(), [&](std::int64_t block) { pack(part, block); });
-      for_chunks(up(plan.inputs, plan.range), [&](std::int64_t range) { add_range(part, range); });
+      plan.share(c.in, [&](std::int64_t channel) { copy_channel(part, channel, x, copies); });
+      plan.share(blocks(), [&](std::int64_t block) { pack(part, block); });
+      plan.share(up(plan.inputs, plan.range), [&](std::int64_t range) { add_range(part, range); });
     }
   }
 
@@ -143,19 +143,24 @@ class LaneWeight {
   }
 
   void run() const {
-    std::fill(sums, sums + plan.weights, T(0));
+    const std::int64_t blocks = up(c.out, kWide);
+    // body(the first element of a block of weights, its channels)
+    const auto for_blocks = [&](auto body) {
+      plan.share(c.groups * blocks, [&](std::int64_t block) {
+        const std::int64_t o = block % blocks * kWide;
+        body((block / blocks * c.out + o) * plan.inputs, width(o));
+      });
+    };
+    for_blocks([&](std::int64_t first, std::int64_t n) { std::fill_n(sums + first, n * plan.inputs, T(0)); });
     for (std::int64_t unit = 0; unit < plan.units; ++unit) {
       const Part part(plan, unit);
-      for_chunks(c.in, [&](std::int64_t channel) { copy_channel(part, channel, x, copies); });
-      for_chunks(up(c.out, kWide), [&](std::int64_t block) { pack(part, block * kWide); });
-      for_chunks(up(c.in, kChannels), [&](std::int64_t group) { add(part, group * kChannels); });
+      plan.share(c.in, [&](std::int64_t channel) { copy_channel(part, channel, x, copies); });
+      plan.share(blocks, [&](std::int64_t block) { pack(part, block * kWide); });
+      plan.share(up(c.in, kChannels), [&](std::int64_t group) { add(part, group * kChannels); });
     }
-    for (std::int64_t group = 0; group < c.groups; ++group) {
-      for (std::int64_t o = 0; o < c.out; o += kWide) {
-        const std::int64_t first = (group * c.out + o) * plan.inputs;
-        out_of_lanes(sums + first, width(o), plan.inputs, static_cast<const T*>(nullptr), out + first, plan.inputs);
-      }
-    }
+    for_blocks([&](std::int64_t first, std::int64_t n) {
+      out_of_lanes(sums + first, n, plan.inputs, static_cast<const T*>(nullptr), out + first, plan.inputs);
+    });
   }
 
  private:
