@@ -47,14 +47,12 @@ struct Batch {
 };
 
 void draw_batch(const random::Position& position, std::uint64_t first, std::int64_t blocks, Batch& out) {
+  Lanes numbers{};
+  for (int lane = 0; lane < kLanes; ++lane) numbers[lane] = static_cast<std::uint64_t>(lane);
   for (std::int64_t i = 0; i < blocks; i += kLanes) {
-    std::uint64_t offsets[kLanes];
-    for (int lane = 0; lane < kLanes; ++lane) offsets[lane] = first + static_cast<std::uint64_t>(i + lane);
-    if (position.part.own != 0) {
-      for (std::uint64_t& block : offsets) block = block_of_draw(position.part, block);
-    }
-    Lanes c[4];
-    std::memcpy(&c[0], offsets, sizeof offsets);
+    Lanes c[4] = {numbers + (first + static_cast<std::uint64_t>(i))};
+    for (int lane = 0; lane < kLanes && position.part.own != 0; ++lane)
+      c[0][lane] = block_of_draw(position.part, c[0][lane]);
     c[0] += position.offset;
     c[1] = c[0] >> 32;
     c[2] = Lanes{} + position.stream;
@@ -194,10 +192,12 @@ void random_bits(std::uint32_t* out, std::int64_t count, const random::Position&
 }
 
 void dropout_mask(void* out, std::int64_t count, DType dtype, const random::Position& position, double keep) {
+  // The words below keep 2^32. If keep is 0, `kept` is 0 too.
+  const auto last = static_cast<std::uint32_t>(std::max(std::ceil(keep * 0x1p32), 1.0) - 1);
   for_float(dtype, [&]<class T>(T) {
     const T kept = static_cast<T>(keep > 0 ? 1 / keep : 0);
     for_blocks<4>(as<T>(out), count, position, [=](const PhiloxBlock& block, T* to) {
-      for (int i = 0; i < 4; ++i) to[i] = static_cast<double>(block.words[i]) * 0x1p-32 < keep ? kept : T(0);
+      for (int i = 0; i < 4; ++i) to[i] = static_cast<T>(block.words[i] <= last) * kept;
     });
   });
 }

@@ -27,7 +27,7 @@ struct WordProduct {
 // (kernels_random.cpp).
 template <class Product, class Word>
 HOST_DEVICE inline void philox_rounds(Word (&c)[4], std::uint64_t seed) {
-  std::uint32_t k0 = static_cast<std::uint32_t>(seed), k1 = static_cast<std::uint32_t>(seed >> 32);
+  Word k0 = Word{} + static_cast<std::uint32_t>(seed), k1 = Word{} + static_cast<std::uint32_t>(seed >> 32);
   for (int round = 0; round < 10; ++round) {
     const auto p0 = Product::of(0xD2511F53u, c[0]), p1 = Product::of(0xCD9E8D57u, c[2]);
     c[0] = static_cast<Word>(p1 >> 32) ^ c[1] ^ k0;
