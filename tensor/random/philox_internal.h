@@ -23,8 +23,7 @@ struct WordProduct {
   HOST_DEVICE static std::uint64_t of(std::uint32_t a, std::uint32_t b) { return std::uint64_t{a} * b; }
 };
 
-// The ten rounds, from a counter to its block. `Word` is one word, or a vector of one word from each of several counters
-// (kernels_random.cpp).
+// The ten rounds, from a counter to its block. A Word is a word, or a vector of one word of each of several counters.
 template <class Product, class Word>
 HOST_DEVICE inline void philox_rounds(Word (&c)[4], std::uint64_t seed) {
   Word k0 = Word{} + static_cast<std::uint32_t>(seed), k1 = Word{} + static_cast<std::uint32_t>(seed >> 32);

@@ -350,7 +350,8 @@ Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, const Te
   const auto range = static_cast<Wide>(static_cast<std::uint64_t>(high) - static_cast<std::uint64_t>(low));
   auto* const out = static_cast<std::int64_t*>(values.raw_data());
   for_random_words(values.numel(), [=](std::int64_t i, std::uint64_t word) {
-    out[i] = static_cast<std::int64_t>(static_cast<std::uint64_t>(low) + static_cast<std::uint64_t>(range * word >> 64));
+    out[i] =
+        static_cast<std::int64_t>(static_cast<std::uint64_t>(low) + static_cast<std::uint64_t>(range * word >> 64));
   });
   return to(to(values, options.dtype.value_or(kInt64)), options.device.value_or(Device()));
 }
