@@ -60,11 +60,13 @@ Tensor arange(const Scalar& start, const Scalar& end, const Scalar& step, const 
     require_fits("arange", step, kInt64);
   }
   Tensor values = empty({n}, {.dtype = truncated ? kInt64 : kFloat64});
-  for (std::int64_t i = 0; i < n; ++i) {
-    if (truncated)
-      values.data<std::int64_t>()[i] = start.to_int64() + i * step.to_int64();
-    else
-      values.data<double>()[i] = first + static_cast<double>(i) * stride;
+  if (truncated) {
+    const std::int64_t from = start.to_int64(), by = step.to_int64();
+    auto* const out = values.data<std::int64_t>();
+    for (std::int64_t i = 0; i < n; ++i) out[i] = from + i * by;
+  } else {
+    auto* const out = values.data<double>();
+    for (std::int64_t i = 0; i < n; ++i) out[i] = first + static_cast<double>(i) * stride;
   }
   return to(to(values, dtype), options.device.value_or(Device()));
 }

@@ -320,13 +320,24 @@ Tensor dropout_mask(const Shape& shape, double keep, const TensorOptions& option
 
 namespace {
 
-// `count` numbers of 64 random bits each.
+// Calls use(i, 64 random bits) for i from 0 to count - 1, in order.
+template <class F>
+void for_random_words(std::int64_t count, const F& use) {
+  if (count == 0) return;
+  constexpr std::int64_t kPart = 1 << 15;  // so that the words stay in the cache
+  random::Position position = next_call(static_cast<std::uint64_t>((count + 1) / 2), Device());
+  std::vector<std::uint32_t> halves(static_cast<std::size_t>(2 * std::min(count, kPart)));
+  for (std::int64_t first = 0; first < count; first += kPart, position.offset += kPart / 2) {
+    const std::int64_t part = std::min(count - first, kPart);
+    const std::uint32_t* const half = halves.data();
+    kernels({}).random_bits(halves.data(), 2 * part, position);
+    for (std::int64_t i = 0; i < part; ++i) use(first + i, std::uint64_t{half[2 * i]} << 32 | half[2 * i + 1]);
+  }
+}
+
 std::vector<std::uint64_t> random_words(std::int64_t count) {
-  const auto size = static_cast<std::size_t>(count);
-  std::vector<std::uint32_t> halves(2 * size);
-  std::vector<std::uint64_t> words(size);
-  if (count > 0) kernels({}).random_bits(halves.data(), 2 * count, next_call((2 * size + 3) / 4, Device()));
-  for (std::size_t i = 0; i < size; ++i) words[i] = std::uint64_t{halves[2 * i]} << 32 | halves[2 * i + 1];
+  std::vector<std::uint64_t> words(static_cast<std::size_t>(count));
+  for_random_words(count, [out = words.data()](std::int64_t i, std::uint64_t word) { out[i] = word; });
   return words;
 }
 
@@ -337,23 +348,21 @@ Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, const Te
   // 64 bits per element; high * (range / 2^64) is uniform to one part in 2^64 / range.
   Tensor values = empty(shape, {.dtype = kInt64});
   const auto range = static_cast<Wide>(static_cast<std::uint64_t>(high) - static_cast<std::uint64_t>(low));
-  auto* value = static_cast<std::int64_t*>(values.raw_data());
-  for (const std::uint64_t word : random_words(values.numel()))
-    *value++ =
+  auto* const out = static_cast<std::int64_t*>(values.raw_data());
+  for_random_words(values.numel(), [=](std::int64_t i, std::uint64_t word) {
+    out[i] =
         static_cast<std::int64_t>(static_cast<std::uint64_t>(low) + static_cast<std::uint64_t>(range * word >> 64));
+  });
   return to(to(values, options.dtype.value_or(kInt64)), options.device.value_or(Device()));
 }
 
 Tensor randperm(std::int64_t n, const TensorOptions& options) {
   LOCKSTEP_CHECK(n >= 0, "randperm: n is {}", n);
   Tensor values = arange(0, n, 1);
-  const std::vector<std::uint64_t> words = random_words(n);
-  auto* permutation = values.data<std::int64_t>();
-  for (std::int64_t i = 0; i + 1 < n; ++i) {  // Fisher-Yates
-    const auto left = static_cast<Wide>(n - i);
-    std::swap(permutation[i],
-              permutation[i + static_cast<std::int64_t>(left * words[static_cast<std::size_t>(i)] >> 64)]);
-  }
+  auto* const permutation = values.data<std::int64_t>();
+  for_random_words(n, [=](std::int64_t i, std::uint64_t word) {  // Fisher-Yates
+    std::swap(permutation[i], permutation[i + static_cast<std::int64_t>(static_cast<Wide>(n - i) * word >> 64)]);
+  });
   return to(to(values, options.dtype.value_or(kInt64)), options.device.value_or(Device()));
 }
 

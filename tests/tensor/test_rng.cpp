@@ -59,6 +59,36 @@ TEST_CASE("uniform f32 takes 24 bits of a word, f64 53 bits of two") {
   }
 }
 
+TEST_CASE("normal f32 is Box-Muller of two words' 24 bits in f64, rounded once") {
+  constexpr std::size_t kCount = 1'000'002;
+  ls::manual_seed(42);
+  const std::vector<float> z = ls::randn({kCount}).to_vector<float>();
+  const Words words = words_at({42, 0, 0}, kCount);
+  int different = 0;
+  for (std::size_t i = 0; i < kCount; i += 2) {
+    const double u = (words[i] >> 8) * 0x1p-24, v = (words[i + 1] >> 8) * 0x1p-24;
+    const double radius = std::sqrt(-2 * std::log(1 - u)), angle = 6.283185307179586476925 * v;
+    different += z[i] != static_cast<float>(radius * std::cos(angle));
+    different += z[i + 1] != static_cast<float>(radius * std::sin(angle));
+  }
+  CHECK(different == 0);
+}
+
+TEST_CASE("dropout keeps elements whose word is below keep 2^32; randint scales 64 bits to its range") {
+  constexpr std::size_t kCount = 70'001;
+  ls::manual_seed(42);
+  const std::vector<float> mask = ls::dropout(ls::ones({kCount}), 0.3).to_vector<float>();
+  const std::vector<std::int64_t> integers = ls::randint(-5, 95, {kCount}).to_vector<std::int64_t>();
+  const Words words = words_at({42, 0, 0}, kCount), halves = words_at({42, 0, std::uint64_t{1} << 36}, 2 * kCount);
+  int different = 0;
+  for (std::size_t i = 0; i < kCount; ++i) {
+    different += (mask[i] != 0) != (words[i] * 0x1p-32 < 1 - 0.3);
+    const std::uint64_t word = std::uint64_t{halves[2 * i]} << 32 | halves[2 * i + 1];
+    different += integers[i] != -5 + static_cast<std::int64_t>(((word >> 32) * 100 + ((word & ~0u) * 100 >> 32)) >> 32);
+  }
+  CHECK(different == 0);
+}
+
 TEST_CASE("the same seed gives the same numbers, and another seed others") {
   const auto draw = [](std::uint64_t seed) {
     ls::manual_seed(seed);
