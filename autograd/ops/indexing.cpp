@@ -114,21 +114,24 @@ Tensor masked_fill(const Tensor& x, const Tensor& mask, const Scalar& value) {
 
 namespace {
 
-// The column minus the row of each element of the matrices of x.
-Tensor diagonal_of_elements(const char* op, const Tensor& x) {
+// x with 0 where `is_cut` finds that of a column and a row, moved right by `diagonal`.
+template <class F>
+Tensor triangle(const char* op, const Tensor& x, std::int64_t diagonal, F is_cut) {
   require_defined(op, x);
   LOCKSTEP_CHECK(x.dim() >= 2, "{}: needs at least two dimensions, got {}", op, describe(x));
   const TensorOptions there = {.device = x.device()};
-  return sub(arange(x.size(-1), there), arange(x.size(-2), there).unsqueeze(1));
+  const std::int64_t shift = std::clamp(diagonal, -x.size(-2), x.size(-1));
+  const Tensor rows = arange(shift, x.size(-2) + shift, 1, there);
+  return masked_fill(x, is_cut(arange(x.size(-1), there), rows.unsqueeze(1)), 0);
 }
 
 }  // namespace
 
 Tensor tril(const Tensor& x, std::int64_t diagonal) {
-  return masked_fill(x, diagonal_of_elements("tril", x) > diagonal, 0);
+  return triangle("tril", x, diagonal, [](const Tensor& column, const Tensor& row) { return column > row; });
 }
 Tensor triu(const Tensor& x, std::int64_t diagonal) {
-  return masked_fill(x, diagonal_of_elements("triu", x) < diagonal, 0);
+  return triangle("triu", x, diagonal, [](const Tensor& column, const Tensor& row) { return column < row; });
 }
 
 Tensor one_hot(const Tensor& index, std::int64_t num_classes) {
