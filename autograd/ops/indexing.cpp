@@ -179,7 +179,10 @@ Tensor index_add(const Tensor& x, std::int64_t dim, const Tensor& index, const T
   if (x.dim() == 0) return index_add(x.reshape({1}), 0, index, src.reshape({1}), alpha).reshape(Shape());
   return named("index_add", [&] {
     if (x.dtype() == kBool) return add(x.to(kInt64), spread_rows(src.to(kInt64), x.shape(), dim, index)) != 0;
-    return add(x, spread_rows(src, x.shape(), dim, index), alpha);
+    const Tensor sums = spread_rows(src, x.shape(), dim, index);
+    if (requires_grad(x) || requires_grad(src) || alpha.to_double() != 1) return add(x, sums, alpha);
+    raw::add_(sums, x);
+    return sums;
   });
 }
 
