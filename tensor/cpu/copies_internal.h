@@ -12,18 +12,22 @@
 
 namespace lockstep::LOCKSTEP_KERNELS {
 
-// As memcpy, which costs more than the copy for a few bytes: pieces of 16 bytes, the last of which may overlap.
+// Copies at least kPiece bytes, in pieces, the last of which may overlap.
+template <std::size_t kPiece>
+void copy_pieces(char* to, const char* from, std::size_t bytes) {
+  for (std::size_t at = 0; at + kPiece < bytes; at += kPiece) std::memcpy(to + at, from + at, kPiece);
+  std::memcpy(to + bytes - kPiece, from + bytes - kPiece, kPiece);
+}
+
+// As memcpy, whose call costs more than the copy of a few bytes.
 inline void copy_bytes(void* to, const void* from, std::size_t bytes) {
-  constexpr std::size_t kPiece = 16, kFew = 256;
-  if (bytes < kPiece || bytes > kFew) {
+  if (bytes < 16 || bytes > 256) {
     std::memcpy(to, from, bytes);
-    return;
+  } else if (bytes < 64) {
+    copy_pieces<16>(static_cast<char*>(to), static_cast<const char*>(from), bytes);
+  } else {
+    copy_pieces<64>(static_cast<char*>(to), static_cast<const char*>(from), bytes);
   }
-  const auto copy_piece = [=](std::size_t at) {
-    std::memcpy(static_cast<char*>(to) + at, static_cast<const char*>(from) + at, kPiece);
-  };
-  for (std::size_t at = 0; at + kPiece < bytes; at += kPiece) copy_piece(at);
-  copy_piece(bytes - kPiece);
 }
 
 namespace detail {

@@ -22,11 +22,8 @@ namespace {
 template <class F>
 void for_row_parts(std::int64_t outer, std::int64_t n, std::int64_t work, F body) {
   for_parts(outer * n, work, [=](std::int64_t first, std::int64_t last) {
-    for (std::int64_t at = first; at < last;) {
-      const std::int64_t o = at / n, begin = at - o * n, end = std::min(n, last - o * n);
-      body(o, begin, end);
-      at += end - begin;
-    }
+    std::int64_t o = first / n;
+    for (std::int64_t begin = first - o * n; o * n < last; begin = 0, ++o) body(o, begin, std::min(n, last - o * n));
   });
 }
 
