@@ -114,21 +114,24 @@ Tensor masked_fill(const Tensor& x, const Tensor& mask, const Scalar& value) {
 
 namespace {
 
-// The column minus the row of each element of the matrices of x.
-Tensor diagonal_of_elements(const char* op, const Tensor& x) {
+// x with 0 where `is_cut` finds that of a column and a row, moved right by `diagonal`.
+template <class F>
+Tensor triangle(const char* op, const Tensor& x, std::int64_t diagonal, F is_cut) {
   require_defined(op, x);
   LOCKSTEP_CHECK(x.dim() >= 2, "{}: needs at least two dimensions, got {}", op, describe(x));
   const TensorOptions there = {.device = x.device()};
-  return sub(arange(x.size(-1), there), arange(x.size(-2), there).unsqueeze(1));
+  const std::int64_t shift = std::clamp(diagonal, -x.size(-2), x.size(-1));
+  const Tensor rows = arange(shift, x.size(-2) + shift, 1, there);
+  return masked_fill(x, is_cut(arange(x.size(-1), there), rows.unsqueeze(1)), 0);
 }
 
 }  // namespace
 
 Tensor tril(const Tensor& x, std::int64_t diagonal) {
-  return masked_fill(x, diagonal_of_elements("tril", x) > diagonal, 0);
+  return triangle("tril", x, diagonal, [](const Tensor& column, const Tensor& row) { return column > row; });
 }
 Tensor triu(const Tensor& x, std::int64_t diagonal) {
-  return masked_fill(x, diagonal_of_elements("triu", x) < diagonal, 0);
+  return triangle("triu", x, diagonal, [](const Tensor& column, const Tensor& row) { return column < row; });
 }
 
 Tensor one_hot(const Tensor& index, std::int64_t num_classes) {
@@ -176,7 +179,10 @@ Tensor index_add(const Tensor& x, std::int64_t dim, const Tensor& index, const T
   if (x.dim() == 0) return index_add(x.reshape({1}), 0, index, src.reshape({1}), alpha).reshape(Shape());
   return named("index_add", [&] {
     if (x.dtype() == kBool) return add(x.to(kInt64), spread_rows(src.to(kInt64), x.shape(), dim, index)) != 0;
-    return add(x, spread_rows(src, x.shape(), dim, index), alpha);
+    const Tensor sums = spread_rows(src, x.shape(), dim, index);
+    if (requires_grad(x) || requires_grad(src) || alpha.to_double() != 1) return add(x, sums, alpha);
+    raw::add_(sums, x);
+    return sums;
   });
 }
 

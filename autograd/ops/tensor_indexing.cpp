@@ -108,21 +108,24 @@ Offsets offsets_of(const char* op, const Selection& selection, const Strides& st
     if (!selection.positions[at].defined()) continue;
     const std::int64_t size = selection.view.shape()[at];
     const Tensor index = selection.positions[at].to(selection.view.device()).to(kInt64);
-    const Tensor positions = where(index < 0, index + size, index);
-    const Tensor inside = (positions >= 0) & (positions < size);
-    if (index.device().is_cpu())
-      LOCKSTEP_CHECK(all(inside).item<bool>(), "{}: a position of {} is outside [{}, {}) of dimension {} of {}", op,
-                     describe(index), -size, size, d, describe(selection.view));
-    const Tensor part = positions * strides[at];
+    const bool on_cpu = index.device().is_cpu();
+    const auto [low, high] = on_cpu && index.numel() > 0 ? raw::index_range(index) : std::pair(-size, size - 1);
+    LOCKSTEP_CHECK(low >= -size && high < size, "{}: a position of {} is outside [{}, {}) of dimension {} of {}", op,
+                   describe(index), -size, size, d, describe(selection.view));
+    const Tensor positions = low < 0 ? where(index < 0, index + size, index) : index;
+    const Tensor part = strides[at] == 1 ? positions : positions * strides[at];
     if (out.count == 0) out.first = d;
     out.adjacent = out.adjacent && (out.count == 0 || d == last + 1);
     out.values = out.count == 0 ? part : named(op, [&] { return out.values + part; });
-    valid = out.count == 0 ? inside : valid & inside;
+    if (!on_cpu) {
+      const Tensor inside = (positions >= 0) & (positions < size);
+      valid = out.count == 0 ? inside : valid & inside;
+    }
     last = d;
     ++out.count;
   }
   if (!out.adjacent) out.first = 0;
-  if (valid.defined() && !valid.device().is_cpu()) out.values = where(valid, out.values, -1);
+  if (valid.defined()) out.values = where(valid, out.values, -1);
   return out;
 }
 
@@ -164,12 +167,24 @@ Tensor memory_of(const Tensor& x) {
   return raw::as_strided(x, last + 1, 1, 0);
 }
 
-Tensor expanded_values(const char* op, const Tensor& values, const Tensor& positions) {
+Tensor expanded_values(const char* op, const Tensor& values, const Shape& selected) {
   Shape shape;
-  LOCKSTEP_CHECK(try_broadcast(values.shape(), positions.shape(), &shape) && shape == positions.shape(),
+  LOCKSTEP_CHECK(try_broadcast(values.shape(), selected, &shape) && shape == selected,
                  "{}: values {} do not broadcast to the selected elements {}", op, describe(values),
-                 positions.shape().to_string());
+                 selected.to_string());
   return values.expand(shape).reshape(-1);
+}
+
+// Takes from a selection the last dimensions that it selects as a whole, and that lie together in memory. Returns them.
+Shape take_run(Selection& selection) {
+  Shape run;
+  while (selection.view.dim() > 0 && !selection.positions.back().defined() &&
+         selection.view.strides().back() == run.numel()) {
+    run.insert(0, selection.view.size(-1));
+    selection.view = raw::select(selection.view, -1, 0);
+    selection.positions.pop_back();
+  }
+  return run;
 }
 
 }  // namespace
@@ -203,27 +218,47 @@ Tensor Tensor::index(const std::vector<TensorIndex>& indices) const {
   });
 }
 
+namespace {
+
+// Sets the selected elements, or adds to them.
+void put(const char* op, Selection selection, const Tensor& values, bool accumulate) {
+  const Tensor view = selection.view;
+  const bool by_runs = !accumulate && view.numel() > 0 && view.device().is_cpu() && values.device() == view.device() &&
+                       values.dtype() == view.dtype();
+  const Shape run = by_runs ? take_run(selection) : Shape();
+  const Tensor positions = element_positions(op, selection);
+  Shape selected = positions.shape();
+  for (const std::int64_t size : run) selected.push_back(size);
+  const Tensor source = expanded_values(op, values, selected);
+  if (!run.empty()) return raw::assign_runs(view, positions, run.numel(), source);
+  raw::scatter_(op, memory_of(view), 0, positions.reshape(-1), source,
+                !accumulate             ? raw::Scatter::kAssign
+                : view.dtype() == kBool ? raw::Scatter::kMax  // or
+                                        : raw::Scatter::kAdd);
+}
+
+}  // namespace
+
 void put(const Tensor& x, const std::vector<TensorIndex>& indices, const Tensor& values, bool accumulate) {
   const NoGradGuard no_grad;
   const Selection selection = select("index_put_", x, indices);
-  const Tensor& view = selection.view;
-  if (!selects(selection)) return accumulate ? raw::add_(view, values) : raw::copy(values, view);
-  const Tensor positions = element_positions("index_put_", selection);
-  const Tensor source = expanded_values("index_put_", values, positions);
-  raw::scatter_("index_put_", memory_of(view), 0, positions.reshape(-1), source,
-                !accumulate          ? raw::Scatter::kAssign
-                : x.dtype() == kBool ? raw::Scatter::kMax  // or
-                                     : raw::Scatter::kAdd);
+  if (selects(selection)) return put("index_put_", selection, values, accumulate);
+  accumulate ? raw::add_(selection.view, values) : raw::copy(values, selection.view);
 }
 
 Tensor index_put(const Tensor& x, const std::vector<TensorIndex>& indices, const Tensor& values, bool accumulate) {
   return named("index_put", [&] {
-    const Tensor dense = x.contiguous();
+    const bool is_recorded = requires_grad(x) || requires_grad(values);
+    const Tensor dense = is_recorded ? x.contiguous() : x.clone();
     const Selection selection = select("index_put", dense.detach(), indices);
+    if (!is_recorded && selects(selection)) {
+      put("index_put", selection, values, accumulate);
+      return dense;
+    }
     const auto first =
         (selection.view.impl().offset - dense.impl().offset) / static_cast<std::int64_t>(item_size(x.dtype()));
     const Tensor positions = element_positions("index_put", selection) + first, flat = positions.reshape(-1);
-    const Tensor source = expanded_values("index_put", values, positions), elements = dense.reshape(-1);
+    const Tensor source = expanded_values("index_put", values, positions.shape()), elements = dense.reshape(-1);
     const Tensor out = accumulate ? scatter_add(elements, 0, flat, source) : scatter(elements, 0, flat, source);
     return out.reshape(x.shape());
   });

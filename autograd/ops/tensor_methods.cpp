@@ -144,13 +144,17 @@ Tensor Tensor::repeat(const Shape& counts) const {
   return named("repeat", [&] {
     Tensor out = *this;
     for (int d = dim(); d < counts.dim(); ++d) out = out.unsqueeze(0);
-    for (int d = 0; d < counts.dim(); ++d) {
-      const std::int64_t count = counts[static_cast<std::size_t>(d)];
-      if (count == 1) continue;
+    Shape shape = out.shape();  // of the result, as far as it is repeated
+    for (int d = counts.dim() - 1; d >= 0; --d) {
+      const auto at = static_cast<std::size_t>(d);
+      if (counts[at] == 1) continue;
+      if (out.dim() == kMaxDims) out = out.reshape(shape);
       Shape repeated = out.shape();
-      repeated.insert(d, count);
-      out = out.unsqueeze(d).expand(repeated).flatten(d, d + 1);
+      repeated.insert(d, counts[at]);
+      out = out.unsqueeze(d).expand(repeated);
+      shape[at] *= counts[at];
     }
+    out = out.reshape(shape);
     return raw::overlap(out, *this) ? out.clone() : out;
   });
 }

@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "lockstep/tensor/cpu/copies_internal.h"
 #include "lockstep/tensor/cpu/loops_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
@@ -22,39 +23,6 @@ void unary(const Loop<2>& loop, F f) {
   run_loop<Out, In>(loop, [f](std::int64_t count, Out* out, const In* in) {
     for (std::int64_t i = 0; i < count; ++i) out[i] = f(in[i]);
   });
-}
-
-// Copies a transposed matrix in square tiles, which read and write whole cache lines. Returns false, and copies nothing,
-// unless the output's last dimension is contiguous and the input's last but one, and both are at least a tile long.
-template <class T>
-bool copy_transposed(const Loop<2>& loop) {
-  constexpr std::int64_t kSide = 32;
-  const int of_rows = loop.dims - 2, of_columns = loop.dims - 1;
-  if (of_rows < 0 || loop.strides[0][of_columns] != 1 || loop.strides[1][of_rows] != 1) return false;
-  const std::int64_t rows = loop.shape[of_rows], columns = loop.shape[of_columns];
-  const std::int64_t out_row = loop.strides[0][of_rows], in_column = loop.strides[1][of_columns];
-  if (rows < kSide || columns < kSide) return false;
-  Loop<2> outer = loop;
-  outer.dims = of_rows;
-  const std::int64_t bands = (rows + kSide - 1) / kSide;
-  for_units(loop.numel / (rows * columns) * bands, kSide * columns, [=](std::int64_t unit) {
-    std::int64_t offsets[2] = {};
-    add_offsets(outer, unit / bands, offsets);
-    const std::int64_t first = unit % bands * kSide, height = rows - first < kSide ? rows - first : kSide;
-    T* const out = static_cast<T*>(loop.data[0]) + offsets[0] + first * out_row;
-    const T* const in = static_cast<const T*>(loop.data[1]) + offsets[1] + first;
-    for (std::int64_t at = 0; at < columns; at += kSide) {
-      const std::int64_t width = columns - at < kSide ? columns - at : kSide;
-      T tile[kSide][kSide];
-      for (std::int64_t j = 0; j < width; ++j) {
-        const T* const column = in + (at + j) * in_column;
-        for (std::int64_t i = 0; i < height; ++i) tile[i][j] = column[i];
-      }
-      for (std::int64_t i = 0; i < height; ++i)
-        std::memcpy(out + i * out_row + at, tile[i], static_cast<std::size_t>(width) * sizeof(T));
-    }
-  });
-  return true;
 }
 
 }  // namespace
@@ -126,9 +94,7 @@ void where(const Loop<4>& loop, DType dtype) {
 
 void cast(const Loop<2>& loop, DType from, DType to) {
   if (from == to) {
-    for_size(from, [&]<class T>(T) {
-      if (!copy_transposed<T>(loop)) unary<T, T>(loop, Convert<T, T>{});
-    });
+    for_size(from, [&]<class T>(T) { copy_elements<T>(loop); });
     return;
   }
   for_any(from,

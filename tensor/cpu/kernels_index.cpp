@@ -1,7 +1,7 @@
 // Indexing kernels. index_range has checked the indices; additions run in order of the index position.
 #include "lockstep/tensor/kernels/level_internal.h"
 
-#include "lockstep/tensor/cpu/loops_internal.h"
+#include "lockstep/tensor/cpu/copies_internal.h"
 #include "lockstep/tensor/kernels/elementwise_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
@@ -16,44 +16,102 @@ void index_range(const std::int64_t* index, std::int64_t count, std::int64_t* lo
   *highest = high;
 }
 
+namespace {
+
+// Calls body(o, begin, end) for parts of the n units of each of `outer` rows; a unit has `work` elements.
+template <class F>
+void for_row_parts(std::int64_t outer, std::int64_t n, std::int64_t work, F body) {
+  for_parts(outer * n, work, [=](std::int64_t first, std::int64_t last) {
+    std::int64_t o = first / n;
+    for (std::int64_t begin = first - o * n; o * n < last; begin = 0, ++o) body(o, begin, std::min(n, last - o * n));
+  });
+}
+
+// Calls f(inner), with a constant if it is 1.
+template <class F>
+void with_inner(std::int64_t inner, F f) {
+  if (inner == 1)
+    f(std::integral_constant<std::int64_t, 1>());
+  else
+    f(inner);
+}
+
+// Calls with_element(T{}) if `size` is that of an element, otherwise other().
+template <class F, class G>
+void for_element_of(std::int64_t size, F with_element, G other) {
+  switch (size) {
+    case 1:
+      return with_element(std::uint8_t{});
+    case 2:
+      return with_element(std::uint16_t{});
+    case 4:
+      return with_element(std::uint32_t{});
+    case 8:
+      return with_element(std::uint64_t{});
+    default:
+      return other();
+  }
+}
+
+}  // namespace
+
 // in (outer, n, inner), index (count) -> out (outer, count, inner)
 void index_select(const void* in, const std::int64_t* index, void* out, const Rows& in_rows, std::int64_t count,
                   DType dtype) {
-  const std::int64_t row_bytes = in_rows.inner * static_cast<std::int64_t>(item_size(dtype));
-  for_units(in_rows.outer * count, in_rows.inner, [&](std::int64_t unit) {
-    const std::int64_t o = unit / count, i = unit % count;
-    std::memcpy(static_cast<char*>(out) + unit * row_bytes,
-                static_cast<const char*>(in) + (o * in_rows.n + index[i]) * row_bytes,
-                static_cast<std::size_t>(row_bytes));
-  });
+  const std::int64_t row_bytes = in_rows.inner * static_cast<std::int64_t>(item_size(dtype)), n = in_rows.n;
+  const auto select = [=](auto copy) {
+    for_row_parts(in_rows.outer, count, in_rows.inner, [=](std::int64_t o, std::int64_t begin, std::int64_t end) {
+      copy(static_cast<const char*>(in) + o * n * row_bytes, static_cast<char*>(out) + o * count * row_bytes, begin,
+           end);
+    });
+  };
+  for_element_of(
+      row_bytes,
+      [&]<class T>(T) {
+        select([=](const void* from, void* to, std::int64_t begin, std::int64_t end) {
+          for (std::int64_t i = begin; i < end; ++i) as<T>(to)[i] = as<T>(from)[index[i]];
+        });
+      },
+      [&] {
+        select([=](const char* from, char* to, std::int64_t begin, std::int64_t end) {
+          for (std::int64_t i = begin; i < end; ++i)
+            copy_bytes(to + i * row_bytes, from + index[i] * row_bytes, static_cast<std::size_t>(row_bytes));
+        });
+      });
 }
 
 // out (outer, n, inner) += source (outer, count, inner) at the rows index (count)
 void index_add(void* out, const std::int64_t* index, const void* source, const Rows& out_rows, std::int64_t count,
                DType dtype) {
+  const std::int64_t plane = out_rows.n * out_rows.inner;
   for_number(dtype, [&]<class T>(T) {
-    for (std::int64_t o = 0; o < out_rows.outer; ++o) {
-      for (std::int64_t i = 0; i < count; ++i) {
-        T* to = as<T>(out) + (o * out_rows.n + index[i]) * out_rows.inner;
-        const T* from = as<T>(source) + (o * count + i) * out_rows.inner;
-        for (std::int64_t c = 0; c < out_rows.inner; ++c) to[c] = static_cast<T>(to[c] + from[c]);
-      }
-    }
+    with_inner(out_rows.inner, [=, outer = out_rows.outer](auto inner) {
+      for_units(outer, count * inner, [=](std::int64_t o) {
+        const T* from = as<T>(source) + o * count * inner;
+        for (std::int64_t i = 0; i < count; ++i, from += inner) {
+          T* to = as<T>(out) + o * plane + index[i] * inner;
+          for (std::int64_t c = 0; c < inner; ++c) to[c] = static_cast<T>(to[c] + from[c]);
+        }
+      });
+    });
   });
 }
 
 // out (outer, n, inner) = in (outer, index value, inner)
 void gather(const void* in, const std::int64_t* index, void* out, const Rows& index_rows, std::int64_t in_n,
             DType dtype) {
+  const std::int64_t n = index_rows.n;
   for_size(dtype, [&]<class T>(T) {
-    for (std::int64_t o = 0; o < index_rows.outer; ++o) {
-      const T* from = as<T>(in) + o * in_n * index_rows.inner;
-      for (std::int64_t r = 0; r < index_rows.n; ++r) {
-        const std::int64_t row = (o * index_rows.n + r) * index_rows.inner;
-        for (std::int64_t c = 0; c < index_rows.inner; ++c)
-          as<T>(out)[row + c] = from[index[row + c] * index_rows.inner + c];
-      }
-    }
+    with_inner(index_rows.inner, [=, outer = index_rows.outer](auto inner) {
+      for_row_parts(outer, n, inner, [=](std::int64_t o, std::int64_t begin, std::int64_t end) {
+        const T* from = as<T>(in) + o * in_n * inner;
+        T* to = as<T>(out) + (o * n + begin) * inner;
+        const std::int64_t* places = index + (o * n + begin) * inner;
+        for (std::int64_t r = begin; r < end; ++r, to += inner, places += inner) {
+          for (std::int64_t c = 0; c < inner; ++c) to[c] = from[places[c] * inner + c];
+        }
+      });
+    });
   });
 }
 
@@ -62,16 +120,20 @@ namespace {
 template <class T, class F>
 void scatter_by(void* out, const std::int64_t* index, const void* source, const Rows& index_rows, std::int64_t out_n,
                 F f) {
-  for (std::int64_t o = 0; o < index_rows.outer; ++o) {
-    T* to = as<T>(out) + o * out_n * index_rows.inner;
-    for (std::int64_t r = 0; r < index_rows.n; ++r) {
-      const std::int64_t row = (o * index_rows.n + r) * index_rows.inner;
-      for (std::int64_t c = 0; c < index_rows.inner; ++c) {
-        T& place = to[index[row + c] * index_rows.inner + c];
-        place = f(place, as<T>(source)[row + c]);
+  const std::int64_t n = index_rows.n;
+  with_inner(index_rows.inner, [=, outer = index_rows.outer](auto inner) {
+    for_units(outer, n * inner, [=](std::int64_t o) {
+      T* to = as<T>(out) + o * out_n * inner;
+      const T* from = as<T>(source) + o * n * inner;
+      const std::int64_t* places = index + o * n * inner;
+      for (std::int64_t r = 0; r < n; ++r, from += inner, places += inner) {
+        for (std::int64_t c = 0; c < inner; ++c) {
+          T& place = to[places[c] * inner + c];
+          place = f(place, from[c]);
+        }
       }
-    }
-  }
+    });
+  });
 }
 
 }  // namespace

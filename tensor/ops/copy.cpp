@@ -39,7 +39,7 @@ void copy(const Tensor& from, const Tensor& to) {
     return copy_bytes(from, to);
   // All CPU devices share one memory.
   if (from.device() == to.device() || (from.device().is_cpu() && to.device().is_cpu())) {
-    const Tensor source = apart(from, to);
+    const Tensor source = apart(from.dtype() == to.dtype() ? from : in_row_order(from), to);
     return kernels(to.device()).cast(make_loop<2>(to.shape(), {&to, &source}), from.dtype(), to.dtype());
   }
   // Between devices only bytes are copied: elements are made contiguous on one device and converted on the other.

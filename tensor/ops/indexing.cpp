@@ -1,10 +1,19 @@
 // Joining, indexing and sorting. Every index is checked against the size it addresses before a kernel reads it.
 #include <algorithm>
+#include <cstring>
 #include <limits>
+#include <numeric>
 
 #include "lockstep/tensor/ops/wrappers_internal.h"
 
 namespace lockstep::raw {
+
+std::pair<std::int64_t, std::int64_t> index_range(const Tensor& index) {
+  std::int64_t low = 0, high = 0;
+  const Dense dense(index);
+  if (index.numel() > 0) kernels(index.device()).index_range(dense->data<std::int64_t>(), index.numel(), &low, &high);
+  return {low, high};
+}
 
 namespace {
 
@@ -20,8 +29,7 @@ Tensor checked_index(const char* op, const Tensor& index, const Shape& shape, in
     LOCKSTEP_CHECK(size > 0, "{}: the index {} is outside [0, 0)", op, describe(index));
     return out;
   }
-  std::int64_t low = 0, high = 0;
-  kernels(out.device()).index_range(out.data<std::int64_t>(), out.numel(), &low, &high);
+  const auto [low, high] = index_range(out);
   LOCKSTEP_CHECK(low >= 0 && high < size, "{}: index {} is outside [0, {}), dimension {} of {}", op,
                  low < 0 ? low : high, size, d, shape.to_string());
   return out;
@@ -209,26 +217,58 @@ Tensor scatter(const char* op, const Tensor& x, std::int64_t dim, const Tensor& 
   return out;
 }
 
+void assign_runs(const Tensor& x, const Tensor& positions, std::int64_t run, const Tensor& src) {
+  const Tensor from = overlap(src, x) ? clone(src) : contiguous(src), starts = contiguous(positions);
+  const std::size_t size = item_size(x.dtype()), bytes = static_cast<std::size_t>(run) * size;
+  const auto* const start = starts.data<std::int64_t>();
+  for (std::int64_t i = 0; i < starts.numel(); ++i)
+    std::memcpy(static_cast<char*>(x.raw_data()) + start[i] * static_cast<std::int64_t>(size),
+                static_cast<const char*>(from.raw_data()) + static_cast<std::size_t>(i) * bytes, bytes);
+}
+
 Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src) {
   return scatter("scatter_add", x, dim, index, src, Scatter::kAdd);
 }
 
+namespace {
+
+// The number of ones among bytes that are 0 or 1.
+std::int64_t count_ones(const std::uint8_t* flags, std::int64_t count) {
+  std::int64_t ones = 0;
+  std::uint64_t word = 0;
+  for (; count >= 8; count -= 8, flags += 8) {
+    std::memcpy(&word, flags, sizeof(word));
+    ones += static_cast<std::int64_t>(word * 0x0101010101010101 >> 56);  // the sum of its bytes
+  }
+  return std::accumulate(flags, flags + count, ones);
+}
+
+// Writes the positions of the `found` flags that are 1, a row of dims numbers for each. Without a branch
+// for each flag, which would be mispredicted.
+void write_places(const std::uint8_t* flags, const Shape& shape, std::int64_t found, std::int64_t* places) {
+  const std::int64_t dims = shape.dim(), n = shape.back();
+  for (std::int64_t row = 0, done = 0; done < found; ++row, flags += n) {
+    const std::int64_t first = done;
+    for (std::int64_t i = 0; i < n && done < found; ++i) {
+      places[done * dims + dims - 1] = i;
+      done += flags[i];
+    }
+    std::int64_t rest = row;
+    for (int d = shape.dim() - 2; d >= 0; rest /= shape[at(d--)]) {
+      for (std::int64_t k = first; k < done; ++k) places[k * dims + d] = rest % shape[at(d)];
+    }
+  }
+}
+
+}  // namespace
+
 Tensor nonzero(const Tensor& x) {
   const Tensor truth = contiguous(to(compare(Compare::kNotEqual, x, full({}, 0, x.options())), Device()));
   const auto* const flags = static_cast<const std::uint8_t*>(truth.raw_data());
-  std::vector<std::int64_t> places;
-  std::int64_t count = 0;
-  for (std::int64_t i = 0; i < x.numel(); ++i) {
-    if (!flags[i]) continue;
-    std::int64_t rest = i, stride = x.numel();
-    for (const std::int64_t size : x.shape()) {
-      stride /= size;
-      places.push_back(rest / stride);
-      rest %= stride;
-    }
-    ++count;
-  }
-  return from_bytes(places.data(), {count, x.dim()}, kInt64, {.device = x.device()});
+  const std::int64_t found = count_ones(flags, x.numel());
+  const Tensor places = empty({found, x.dim()}, {.dtype = kInt64});
+  if (x.dim() > 0) write_places(flags, x.shape(), found, places.data<std::int64_t>());
+  return to(places, x.device());
 }
 
 namespace {

@@ -170,6 +170,7 @@ std::string to_string(const Tensor& x, const std::string& suffix = {});
 // --- indexing (indexing.cpp) ----------------------------------------------------------------------------------------
 bool is_skipped_by_cat(const Tensor& x);  // true for an empty 1-D tensor, which fits any others (PyTorch's rule)
 Tensor cat(std::span<const Tensor> tensors, std::int64_t dim);
+std::pair<std::int64_t, std::int64_t> index_range(const Tensor& index);  // lowest and highest of an i64 tensor; waits
 Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& index);
 // out = zeros(shape); out[..., index[i], ...] += src[..., i, ...]
 Tensor index_add(const Shape& shape, std::int64_t dim, const Tensor& index, const Tensor& src);
@@ -180,6 +181,8 @@ enum class Scatter : std::uint8_t { kAssign, kAdd, kMultiply, kMax, kMin };
 void scatter_(const char* op, const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src, Scatter mode);
 Tensor scatter(const char* op, const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src, Scatter mode);
 Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src);
+// On a CPU device, writes src, `run` elements at a time, to the memory of x from each (valid) position on, in order.
+void assign_runs(const Tensor& x, const Tensor& positions, std::int64_t run, const Tensor& src);
 Tensor nonzero(const Tensor& x);  // (count, dim()) i64, found on the CPU
 std::pair<Tensor, Tensor> sort(const Tensor& x, std::int64_t dim, bool descending);  // stable
 std::pair<Tensor, Tensor> topk(const Tensor& x, std::int64_t k, std::int64_t dim, bool largest);

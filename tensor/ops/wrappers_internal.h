@@ -141,7 +141,7 @@ Loop<N> make_loop(const Shape& shape, const std::array<const Tensor*, N>& operan
 }
 
 // x, or a contiguous copy of it if x is a large transposed tensor on a CPU: the copy reads and writes whole cache lines
-// (copy_transposed), which a loop along the rows of the result does not.
+// (copies_internal.h), which a loop along the rows of the result does not.
 inline Tensor in_row_order(const Tensor& x) {
   constexpr std::int64_t kFrom = 1 << 14, kSide = 32;
   const TensorImpl& impl = x.impl();

@@ -239,6 +239,27 @@ TEST_CASE("a copy of a transposed view has its elements, for sizes around a tile
   }
 }
 
+TEST_CASE("a copy between any two layouts has the elements of a conversion, whose loop is another") {
+  const auto check = [](const ls::Tensor& from) {
+    for (const ls::DType dtype : {ls::kUInt8, ls::kBFloat16, ls::kFloat32, ls::kFloat64}) {
+      const ls::Tensor x = from.to(ls::kInt64).to(dtype);
+      const ls::Tensor base = ls::zeros({from.size(2), 2 * from.size(0), from.size(1)}, {.dtype = dtype});
+      for (const ls::Tensor& view :
+           {x, x.permute({2, 0, 1}), x.permute({2, 1, 0}), x.slice(2, 1, x.size(2), 2), x.slice(1, 1, x.size(1), 3),
+            x.select(1, 0), x.unsqueeze(3).expand({-1, -1, -1, 3}), x.unsqueeze(0).expand({2, -1, -1, -1})}) {
+        CHECK(ls::equal(view.clone(), view.to(ls::kInt64).to(dtype)));
+        CHECK(ls::equal(ls::flip(ls::flip(view, {0, -1}), {-1, 0}), view));
+      }
+      const ls::Tensor to = base.slice(1, 1, base.size(1), 2).permute({1, 2, 0});
+      to.copy_(x);
+      CHECK(ls::equal(to.to(ls::kInt64), x.to(ls::kInt64)));
+      CHECK(ls::all(base.slice(1, 0, base.size(1), 2) == 0).item<bool>());
+    }
+  };
+  for (const ls::Shape& shape : std::vector<ls::Shape>{{2, 3, 5}, {3, 70, 17}, {65, 2, 130}, {40, 33, 3}, {2, 200, 90}})
+    check((ls::arange(shape.numel()) % 251).view(shape));
+}
+
 TEST_CASE("sizes that overflow are refused") {
   constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max();
   const ls::Tensor x = ls::ones({4});
