@@ -44,24 +44,27 @@ void run_value(const Loop<2>& loop, DType dtype, const PointwiseParams& params) 
   }
 }
 
+template <class F, class T>
+void derivative_loop(const Loop<4>& loop, const PointwiseParams& params) {
+  run_loop<T, T, T, T>(loop, [params](std::int64_t count, T* out, const T* grad, const T* x, const T* y) {
+    const F f = make_pointwise<F>(params);
+    const auto value = [=](std::int64_t i) { return times_derivative<F>(grad[i], f.derivative(x[i], y[i])); };
+    if constexpr (std::is_same_v<T, float> && requires { F::usual_derivative(*x); }) {
+      for_usual(
+          count, out, [=](std::int64_t i) { return F::is_usual(x[i]); },
+          [=](std::int64_t i) { return times_derivative<F>(grad[i], F::usual_derivative(x[i])); }, value);
+    } else {
+      for (std::int64_t i = 0; i < count; ++i) out[i] = value(i);
+    }
+  });
+}
+
 template <class F>
 void run_derivative(const Loop<4>& loop, DType dtype, const PointwiseParams& params) {
   if constexpr (std::is_same_v<F, PowScalar>) {
     if (params.a == 3) return run_derivative<Cube>(loop, dtype, params);
   }
-  for_float(dtype, [&]<class T>(T) {
-    run_loop<T, T, T, T>(loop, [params](std::int64_t count, T* out, const T* grad, const T* x, const T* y) {
-      const F f = make_pointwise<F>(params);
-      const auto value = [=](std::int64_t i) { return times_derivative<F>(grad[i], f.derivative(x[i], y[i])); };
-      if constexpr (std::is_same_v<T, float> && requires { F::usual_derivative(*x); }) {
-        for_usual(
-            count, out, [=](std::int64_t i) { return F::is_usual(x[i]); },
-            [=](std::int64_t i) { return times_derivative<F>(grad[i], F::usual_derivative(x[i])); }, value);
-      } else {
-        for (std::int64_t i = 0; i < count; ++i) out[i] = value(i);
-      }
-    });
-  });
+  for_float(dtype, [&]<class T>(T) { derivative_loop<F, T>(loop, params); });
 }
 
 template <class F>

@@ -170,7 +170,10 @@ struct GeluTanh {  // x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))
 };
 
 struct Silu {  // x sigmoid(x)
-  HOST_DEVICE static auto value(auto x) { return math::silu(x); }
+  template <class T>
+  HOST_DEVICE static T value(T x) {
+    return static_cast<T>(x / (1 + math::extended(math::exp(-x))));
+  }
   template <class T>
   HOST_DEVICE static Dual<T> value(Dual<T> x) {
     return x * Sigmoid::value(x);
@@ -322,7 +325,7 @@ struct PowScalar {
   HOST_DEVICE auto value(auto x) const { return raise(x, exponent); }
   template <class T>
   HOST_DEVICE T derivative(T x, T /*y*/) const {
-    return exponent == 0 ? T(0) : T(exponent) * raise(x, exponent - 1);
+    return T(exponent) * raise(x, exponent == 0 ? 0 : exponent - 1);
   }
   HOST_DEVICE static float raise(float x, double p) { return math::pow(x, static_cast<float>(p)); }
   HOST_DEVICE static double raise(double x, double p) { return math::pow(x, p); }
