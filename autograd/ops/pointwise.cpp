@@ -93,6 +93,7 @@ Tensor power(const Tensor& base, const Scalar& exponent) {
     return raw::pow(base, raw::scalar_like("pow", base, exponent));
   }
   if (p == 2 && base.is_floating_point()) return mul(base, base);
+  if (p == -1) return 1 / base;
   if (p == 0.5) return sqrt(base);
   return apply(Pointwise::pow_scalar, base, {p});
 }

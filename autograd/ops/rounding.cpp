@@ -106,16 +106,24 @@ Tensor isfinite(const Tensor& x) {
 
 Tensor logical_not(const Tensor& x) {
   require_defined("logical_not", x);
-  return x == 0;
+  return x.dtype() == kBool ? x == false : x == 0;
 }
+
+namespace {
+
+// x as bools. A bool tensor is one: compared with 0 it would be promoted first.
+Tensor truth(const Tensor& x) { return x.dtype() == kBool ? x : x != 0; }
+
+}  // namespace
+
 Tensor logical_and(const Tensor& a, const Tensor& b) {
-  return named("logical_and", [&] { return raw::binary_op(BinaryOp::kAnd, a != 0, b != 0); });
+  return named("logical_and", [&] { return raw::binary_op(BinaryOp::kAnd, truth(a), truth(b)); });
 }
 Tensor logical_or(const Tensor& a, const Tensor& b) {
-  return named("logical_or", [&] { return raw::binary_op(BinaryOp::kOr, a != 0, b != 0); });
+  return named("logical_or", [&] { return raw::binary_op(BinaryOp::kOr, truth(a), truth(b)); });
 }
 Tensor logical_xor(const Tensor& a, const Tensor& b) {
-  return named("logical_xor", [&] { return raw::binary_op(BinaryOp::kXor, a != 0, b != 0); });
+  return named("logical_xor", [&] { return raw::binary_op(BinaryOp::kXor, truth(a), truth(b)); });
 }
 
 Tensor bitwise_not(const Tensor& x) {

@@ -15,7 +15,13 @@ namespace {
 template <class Out, class T, class F>
 void binary(const Loop<3>& loop, F f) {
   run_loop<Out, T, T>(loop, [f](std::int64_t count, Out* out, const T* a, const T* b) {
-    for (std::int64_t i = 0; i < count; ++i) out[i] = f(a[i], b[i]);
+    if constexpr (std::is_same_v<T, float> && requires { F::is_usual(*a, *b); }) {
+      for_usual(
+          count, out, [=](std::int64_t i) { return F::is_usual(a[i], b[i]); },
+          [=](std::int64_t i) { return F::usual(a[i], b[i]); }, [=](std::int64_t i) { return f(a[i], b[i]); });
+    } else {
+      for (std::int64_t i = 0; i < count; ++i) out[i] = f(a[i], b[i]);
+    }
   });
 }
 template <class Out, class In, class F>

@@ -52,6 +52,18 @@ void for_units(std::int64_t count, std::int64_t work, F body) {
   });
 }
 
+// out[i] = fast(i) where is_usual(i), else slow(i). Blocks where all are usual are vector code.
+template <class T, class IsUsual, class Fast, class Slow>
+void for_usual(std::int64_t count, T* out, IsUsual is_usual, Fast fast, Slow slow) {
+  for (std::int64_t begin = 0; begin < count; begin += kTile) {
+    const std::int64_t end = count - begin < kTile ? count : begin + kTile;
+    std::int32_t unusual = 0;  // of the width of a float, so that this loop is vector code as well
+    for (std::int64_t i = begin; i < end; ++i) unusual += is_usual(i) ? 0 : 1;
+    for (std::int64_t i = begin; i < end && unusual != 0; ++i) out[i] = is_usual(i) ? fast(i) : slow(i);
+    for (std::int64_t i = begin; i < end && unusual == 0; ++i) out[i] = fast(i);
+  }
+}
+
 namespace detail {
 
 // One operand of type T in a row: its tile and the row's address.

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "lockstep/tensor/half_internal.h"
+#include "lockstep/tensor/kernels/dual_internal.h"
 #include "lockstep/tensor/kernels/level_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
 
@@ -41,7 +42,7 @@ struct Power {
   template <class T>
   HOST_DEVICE T operator()(T a, T b) const {
     if constexpr (std::is_floating_point_v<T>)
-      return std::pow(a, b);
+      return math::pow(a, b);
     else
       return of_integers(a, b);
   }
@@ -164,6 +165,14 @@ HOST_DEVICE void with_step(raw::Step step, F function) {
 
 // a % b with the sign of a. For integers, 0 where b is 0 or -1: the instruction would trap for the smallest a.
 struct Fmod {
+  // For floats |a / b| < 2^28, so that f64 holds the quotient's whole part times b and the difference exactly.
+  static bool is_usual(float a, float b) {
+    return std::fabs(a) < 0x1p28f * std::fabs(b) && std::fabs(b) < std::numeric_limits<float>::infinity();
+  }
+  static float usual(float a, float b) {
+    const double exact = a, whole = std::trunc(exact / b);
+    return std::copysign(static_cast<float>(exact - whole * b), a);
+  }
   template <class T>
   HOST_DEVICE T operator()(T a, T b) const {
     if constexpr (std::is_floating_point_v<T>) return std::fmod(a, b);
@@ -174,9 +183,14 @@ struct Fmod {
 
 // a % b with the sign of b, as in Python.
 struct Remainder {
+  static bool is_usual(float a, float b) { return Fmod::is_usual(a, b); }
+  static float usual(float a, float b) { return from_rest(Fmod::usual(a, b), b); }
   template <class T>
   HOST_DEVICE T operator()(T a, T b) const {
-    const T rest = Fmod{}(a, b);
+    return from_rest(Fmod{}(a, b), b);
+  }
+  template <class T>
+  HOST_DEVICE static T from_rest(T rest, T b) {
     return rest != T(0) && (rest < T(0)) != (b < T(0)) ? static_cast<T>(rest + b) : rest;
   }
 };
@@ -184,15 +198,19 @@ struct Remainder {
 // The largest integer that is not above a / b. Floats as in Python: from the exact remainder, so that the quotient is
 // consistent with it.
 struct FloorDivide {
+  static bool is_usual(float a, float b) { return Fmod::is_usual(a, b); }
+  static float usual(float a, float b) { return from_rest(Fmod::usual(a, b), a, b); }
+  template <class T>
+  HOST_DEVICE static T from_rest(T rest, T a, T b) {
+    const T quotient = (a - rest) / b;
+    const T exact = rest != T(0) && (rest < T(0)) != (b < T(0)) ? quotient - T(1) : quotient;
+    const T whole = std::floor(exact), rounded = exact - whole > T(0.5) ? whole + T(1) : whole;
+    return exact == T(0) ? std::copysign(T(0), a / b) : rounded;
+  }
   template <class T>
   HOST_DEVICE T operator()(T a, T b) const {
     if constexpr (std::is_floating_point_v<T>) {
-      if (b == T(0)) return a / b;
-      const T rest = std::fmod(a, b), quotient = (a - rest) / b;
-      const T exact = rest != T(0) && (rest < T(0)) != (b < T(0)) ? quotient - T(1) : quotient;
-      if (exact == T(0)) return std::copysign(T(0), a / b);
-      const T whole = std::floor(exact);
-      return exact - whole > T(0.5) ? whole + T(1) : whole;
+      return b == T(0) ? a / b : from_rest(std::fmod(a, b), a, b);
     } else {
       if (b == T(0)) return T(0);
       if constexpr (std::is_signed_v<T>) {  // wraps for the smallest a, as in PyTorch
@@ -207,7 +225,7 @@ struct FloorDivide {
 struct Atan2 {
   template <std::floating_point T>
   HOST_DEVICE T operator()(T a, T b) const {
-    return std::atan2(a, b);
+    return math::atan2(a, b);
   }
 };
 

@@ -50,26 +50,29 @@ struct Exp {
   static auto packet(const auto& x) requires(sizeof(x[0]) == 8) { return exp_packet(x); }
 };
 
-// Eigen's log treats subnormal numbers as the smallest normal one, so they are scaled up first.
+// log of a packet: f32 by math::log, f64 by Eigen, whose log treats subnormal numbers as the smallest normal one, so they are
+// scaled up first.
 template <class P>
 P log_packet(const P& x) {
-  using T = typename P::Scalar;
-  constexpr int kBits = std::numeric_limits<T>::digits;
-  constexpr T kScale = static_cast<T>(std::int64_t{1} << kBits),
-              kShift = static_cast<T>(kBits * 0.69314718055994530942);
-  P scaled, shift;
-  for (int i = 0; i < P::SizeAtCompileTime; ++i) {
-    const bool subnormal = x[i] < std::numeric_limits<T>::min();
-    scaled[i] = subnormal ? x[i] * kScale : x[i];
-    shift[i] = subnormal ? kShift : T(0);
+  P y;
+  if constexpr (sizeof(x[0]) == 4) {
+    for (int i = 0; i < P::SizeAtCompileTime; ++i) y[i] = math::log(x[i]);
+    return y;
+  } else {
+    P shift;
+    for (int i = 0; i < P::SizeAtCompileTime; ++i) {
+      const bool subnormal = x[i] < std::numeric_limits<double>::min();
+      y[i] = subnormal ? x[i] * 0x1p53 : x[i];
+      shift[i] = subnormal ? 53 * 0.69314718055994530942 : 0.0;
+    }
+    return y.log() - shift;
   }
-  return scaled.log() - shift;
 }
 
 struct Log {
   HOST_DEVICE static auto value(auto x) { return math::log(x); }
   HOST_DEVICE static auto derivative(auto x, auto /*y*/) { return 1 / x; }
-  static auto packet(const auto& x) { return log_packet(x); }
+  static auto packet(const auto& x) requires(sizeof(x[0]) == 8) { return log_packet(x); }
 };
 
 struct Sqrt {
@@ -88,35 +91,22 @@ struct Rsqrt {
   }
 };
 
-// sin (quarters = 0) or cos (1). Blocks whose numbers are all small are vector code.
-inline void sin_values(std::int64_t count, float* out, const float* in, std::uint64_t quarters) {
-  constexpr std::int64_t kBlock = 256;
-  const auto is_small = [](float x) { return std::fabs(x) <= math::kMostForSin; };
-  for (std::int64_t begin = 0; begin < count; begin += kBlock) {
-    const std::int64_t end = count - begin < kBlock ? count : begin + kBlock;
-    bool all_small = true;
-    for (std::int64_t i = begin; i < end; ++i) all_small &= is_small(in[i]);
-    for (std::int64_t i = begin; i < end && !all_small; ++i) {  // also infinities and NaN
-      out[i] = is_small(in[i]) ? math::sin_of_small(in[i], quarters)
-               : quarters == 0 ? math::sin(in[i])
-                               : math::cos(in[i]);
-    }
-    for (std::int64_t i = begin; i < end && all_small; ++i) out[i] = math::sin_of_small(in[i], quarters);
-  }
-}
-
 struct Sin {
   HOST_DEVICE static auto value(auto x) { return math::sin(x); }
   HOST_DEVICE static auto derivative(auto x, auto /*y*/) { return math::cos(x); }
   static auto packet(const auto& x) requires(sizeof(x[0]) == 8) { return x.sin(); }
-  static void values(std::int64_t count, float* out, const float* in) { sin_values(count, out, in, 0); }
+  static bool is_usual(float x) { return math::is_small_angle(x); }
+  static float usual_value(float x) { return math::sin_of_small(x, 0); }
+  static float usual_derivative(float x) { return math::sin_of_small(x, 1); }
 };
 
 struct Cos {
   HOST_DEVICE static auto value(auto x) { return math::cos(x); }
   HOST_DEVICE static auto derivative(auto x, auto /*y*/) { return -math::sin(x); }
   static auto packet(const auto& x) requires(sizeof(x[0]) == 8) { return x.cos(); }
-  static void values(std::int64_t count, float* out, const float* in) { sin_values(count, out, in, 1); }
+  static bool is_usual(float x) { return math::is_small_angle(x); }
+  static float usual_value(float x) { return math::sin_of_small(x, 1); }
+  static float usual_derivative(float x) { return math::sin_of_small(x, 2); }
 };
 
 struct Tanh {
@@ -203,8 +193,8 @@ struct Softplus {  // log(1 + e^(beta x)) / beta, without overflow or loss of pr
   template <class T>
   HOST_DEVICE T value(T x) const {
     const T z = x * T(beta);
-    if (z > T(threshold)) return x;
-    return ((z > T(0) ? z : T(0)) + math::log1p(math::exp(z > T(0) ? -z : z))) / T(beta);
+    const T soft = ((z > T(0) ? z : T(0)) + math::log1p(math::exp(z > T(0) ? -z : z))) / T(beta);
+    return z > T(threshold) ? x : soft;
   }
   template <class T>
   HOST_DEVICE T derivative(T x, T /*y*/) const {
@@ -225,7 +215,7 @@ struct Erf {
 inline constexpr double kInverseLog2 = 1.44269504088896340736, kInverseLog10 = 0.43429448190325182765;
 
 struct Log1p {
-  HOST_DEVICE static auto value(auto x) { return std::log1p(x); }
+  HOST_DEVICE static auto value(auto x) { return math::log1p(x); }
   HOST_DEVICE static auto derivative(auto x, auto /*y*/) { return 1 / (1 + x); }
 };
 
@@ -235,7 +225,7 @@ struct Expm1 {
 };
 
 struct Log2 {
-  HOST_DEVICE static auto value(auto x) { return std::log2(x); }
+  HOST_DEVICE static auto value(auto x) { return math::log2(x); }
   template <class T>
   HOST_DEVICE static T derivative(T x, T /*y*/) {
     return T(kInverseLog2) / x;
@@ -243,7 +233,7 @@ struct Log2 {
 };
 
 struct Log10 {
-  HOST_DEVICE static auto value(auto x) { return std::log10(x); }
+  HOST_DEVICE static auto value(auto x) { return math::log10(x); }
   template <class T>
   HOST_DEVICE static T derivative(T x, T /*y*/) {
     return T(kInverseLog10) / x;
@@ -251,22 +241,24 @@ struct Log10 {
 };
 
 struct Tan {
-  HOST_DEVICE static auto value(auto x) { return std::tan(x); }
+  HOST_DEVICE static auto value(auto x) { return math::tan(x); }
   HOST_DEVICE static auto derivative(auto /*x*/, auto y) { return 1 + y * y; }
+  static bool is_usual(float x) { return math::is_small_angle(x); }
+  static float usual_value(float x) { return math::tan_of_small(x); }
 };
 
 struct Asin {
-  HOST_DEVICE static auto value(auto x) { return std::asin(x); }
+  HOST_DEVICE static auto value(auto x) { return math::asin(x); }
   HOST_DEVICE static auto derivative(auto x, auto /*y*/) { return 1 / math::sqrt(1 - x * x); }
 };
 
 struct Acos {
-  HOST_DEVICE static auto value(auto x) { return std::acos(x); }
+  HOST_DEVICE static auto value(auto x) { return math::acos(x); }
   HOST_DEVICE static auto derivative(auto x, auto /*y*/) { return -1 / math::sqrt(1 - x * x); }
 };
 
 struct Atan {
-  HOST_DEVICE static auto value(auto x) { return std::atan(x); }
+  HOST_DEVICE static auto value(auto x) { return math::atan(x); }
   HOST_DEVICE static auto derivative(auto x, auto /*y*/) { return 1 / (1 + x * x); }
 };
 
@@ -310,6 +302,8 @@ struct Elu {  // x above 0, alpha (e^x - 1) below
   HOST_DEVICE T derivative(T x, T /*y*/) const {
     return x > T(0) ? T(1) : T(alpha) * math::exp(x);
   }
+  static bool is_usual(float x) { return x > 0.0f; }
+  static float usual_value(float x) { return x; }
 };
 
 struct Clamp {
@@ -331,13 +325,21 @@ struct PowScalar {
   HOST_DEVICE auto value(auto x) const { return raise(x, exponent); }
   template <class T>
   HOST_DEVICE T derivative(T x, T /*y*/) const {
-    return exponent == 0 ? T(0) : T(exponent) * raise(x, exponent - 1);
+    return T(exponent) * raise(x, exponent == 0 ? 0 : exponent - 1);
   }
   HOST_DEVICE static float raise(float x, double p) { return math::pow(x, static_cast<float>(p)); }
   HOST_DEVICE static double raise(double x, double p) { return math::pow(x, p); }
   template <class T>
   HOST_DEVICE static Dual<T> raise(Dual<T> x, double p) {
     return math::pow(x, static_cast<T>(p));
+  }
+};
+
+struct Cube {  // PowScalar with an exponent of 3
+  HOST_DEVICE static auto value(auto x) { return x * x * x; }
+  template <class T>
+  HOST_DEVICE static T derivative(T x, T /*y*/) {
+    return T(3) * x * x;
   }
 };
 

@@ -1,6 +1,7 @@
 // The pointwise functions compared with PyTorch, on ordinary values and at the limits of the format.
 #include <bit>
 #include <functional>
+#include <random>
 
 #include "tests/support/testing.h"
 
@@ -46,6 +47,32 @@ void check_all(const std::string& key, const Tolerance& allowed) {
     check_close(y, file.at(key + "/" + name + "/y"), name, allowed);
     check_close(x.grad(), file.at(key + "/" + name + "/grad_x"), name + ", gradient", allowed);
   }
+}
+
+// Numbers of f32 with random bits: all magnitudes and signs, infinities, NaN.
+ls::Tensor of_all_magnitudes(std::uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<float> x(200'000);
+  for (float& each : x) each = std::bit_cast<float>(static_cast<std::uint32_t>(random()));
+  return ls::tensor(x);
+}
+
+// The largest difference of y from f64 numbers, in units of the last place; infinite where a sign or a number that is not
+// finite in f32 differs.
+double largest_error(const ls::Tensor& y, const ls::Tensor& exact) {
+  const std::vector<float> have = y.to_vector<float>();
+  const std::vector<double> want = exact.to_vector<double>();
+  double largest = 0;
+  for (std::size_t i = 0; i < have.size(); ++i) {
+    const auto rounded = static_cast<float>(want[i]);
+    if (std::isnan(rounded) && std::isnan(have[i])) continue;
+    if (std::signbit(rounded) != std::signbit(have[i])) return kInf;
+    if (rounded == have[i]) continue;
+    const double of = std::max<double>(std::abs(want[i]), std::numeric_limits<float>::min());
+    const double error = std::abs(have[i] - want[i]) / std::ldexp(1.0, std::ilogb(of) - 23);
+    if (!(error <= largest)) largest = error;
+  }
+  return largest;
 }
 
 // The largest error of f in f32 over evenly spaced points, in units of the last place of the result in f64; `units_of_x`:
@@ -131,6 +158,40 @@ TEST_CASE("f32 functions are within two units in the last place") {
     const double low = is_positive ? 100.0 / 200'001 : is_arc ? -1 : -20, high = is_positive ? 100 : is_arc ? 1 : 20;
     CHECK(largest_error(function, low, high, cancels) <= 2);
     if (name == "sin" || name == "cos") CHECK(largest_error(function, -1000, 1000) <= 2);
+  }
+}
+
+TEST_CASE("f32 functions are within two units in the last place at every magnitude, and right at special values") {
+  const ls::Tensor x = of_all_magnitudes(1);
+  for (const auto& [name, function] : functions()) {
+    if (!contains("log log2 log10 log1p sin cos tan asin acos atan elu leaky_relu pow_3 pow_-1 pow_2.5", name))
+      continue;
+    INFO(name);
+    CHECK(largest_error(function(x), function(x.to(ls::kFloat64))) <= 2);
+  }
+}
+
+TEST_CASE("atan2 and pow of two f32 tensors are within two units in the last place, and C's at special values") {
+  const ls::Tensor special = ls::tensor({0.0, -0.0, 1.0, -1.0, 2.0, -3.0, 0.5, -1e-45, 3e38, kInf, -kInf, kNan}),
+                   small = ls::linspace(0.01, 10, 5000), exponents = ls::linspace(-30, 30, 5000).flip({0});
+  const std::vector<std::pair<ls::Tensor, ls::Tensor>> cases = {
+      {special.unsqueeze(1), special}, {of_all_magnitudes(1), of_all_magnitudes(2)}, {small, exponents}};
+  for (const auto& [a, b] : cases) {
+    const ls::Tensor wide_a = a.to(ls::kFloat64), wide_b = b.to(ls::kFloat64);
+    CHECK(largest_error(ls::atan2(a, b), ls::atan2(wide_a, wide_b)) <= 2);
+    CHECK(largest_error(ls::pow(a, b), ls::pow(wide_a, wide_b)) <= 2);
+  }
+}
+
+TEST_CASE("remainders of f32 are exact, whatever the other numbers of a block") {
+  const ls::Tensor a = of_all_magnitudes(1), b = of_all_magnitudes(2);
+  const ls::Tensor near = ls::linspace(-1000, 1000, 5000), divisor = ls::linspace(0.1, 7, 5000);
+  for (const auto& [x, y] : {std::pair(a, b), std::pair(near, divisor)}) {
+    const std::vector<float> have = ls::fmod(x, y).to_vector<float>(), of = x.to_vector<float>(),
+                             by = y.to_vector<float>();
+    std::vector<float> want(of.size());
+    for (std::size_t i = 0; i < of.size(); ++i) want[i] = std::fmod(of[i], by[i]);
+    CHECK(largest_error(ls::tensor(have), ls::tensor(want).to(ls::kFloat64)) == 0);
   }
 }
 
