@@ -76,25 +76,90 @@ void sum_floats(const T* in, const T* center, T* out, const Rows& rows, double s
   });
 }
 
-// The first index of each column's extreme. NaN is more extreme than any number.
+// The extreme of a row, computed per lane first. NaN is more extreme than any number.
+template <int kLanes, class T, class Better>
+T extreme_in_lanes(const T* x, std::int64_t n, Better better) {
+  const auto choose = [better](T a, T b) { return (better(a, b) | (a != a)) ? a : b; };
+  T lanes[kLanes];
+  for (int j = 0; j < kLanes; ++j) lanes[j] = x[j];
+  for (std::int64_t i = kLanes; i + kLanes <= n; i += kLanes) {
+    for (int j = 0; j < kLanes; ++j) lanes[j] = choose(x[i + j], lanes[j]);
+  }
+  x += n - kLanes;  // the last elements, some of them for the second time
+  for (int j = 0; j < kLanes; ++j) lanes[j] = choose(x[j], lanes[j]);
+  for (int half = kLanes / 2; half > 0; half /= 2) {
+    for (int j = 0; j < half; ++j) lanes[j] = choose(lanes[j + half], lanes[j]);
+  }
+  return lanes[0];
+}
+
+template <class T, class Better>
+T extreme_of_row(const T* x, std::int64_t n, Better better) {
+  constexpr int kSize = kPacketSize<T>;
+  if (n >= 4 * kSize) return extreme_in_lanes<4 * kSize>(x, n, better);
+  return n >= kSize ? extreme_in_lanes<kSize>(x, n, better) : extreme_in_lanes<1>(x, n, better);
+}
+
+// Its first index: the extreme of each block, then the first place of the extreme in its block.
+template <class T, class Better>
+std::int64_t position_in_row(const T* x, std::int64_t n, Better better) {
+  T best = x[0];
+  std::int64_t at = 0;
+  for (std::int64_t block = 0; block < n && best == best; block += kSumBlock) {
+    const T candidate = extreme_of_row(x + block, n - block < kSumBlock ? n - block : kSumBlock, better);
+    if (!better(candidate, best) && candidate == candidate) continue;
+    best = candidate;
+    at = block;
+  }
+  constexpr int kStep = 4 * kPacketSize<T>;
+  const auto is_best = [best](T v) { return (v == best) | (v != v); };
+  for (; at + kStep <= n; at += kStep) {
+    int found = 0;
+    for (int j = 0; j < kStep; ++j) found |= static_cast<int>(is_best(x[at + j]));
+    if (found != 0) break;
+  }
+  while (!is_best(x[at])) ++at;
+  return at;
+}
+
+// The first index of the extreme of each of `count` columns of n rows.
+template <class T, class Better>
+void position_in_columns(const T* x, std::int64_t* out, std::int64_t n, std::int64_t inner, std::int64_t count,
+                         Better better) {
+  T best[kColumns];
+  std::int64_t at[kColumns] = {};
+  for (std::int64_t c = 0; c < count; ++c) best[c] = x[c];
+  for (std::int64_t r = 1; r < n; ++r) {
+    const T* row = x + r * inner;
+    for (std::int64_t c = 0; c < count; ++c) {
+      const T v = row[c];
+      const bool wins = (better(v, best[c]) | (v != v)) & (best[c] == best[c]);
+      best[c] = wins ? v : best[c];
+      at[c] = wins ? r : at[c];
+    }
+  }
+  for (std::int64_t c = 0; c < count; ++c) out[c] = at[c];
+}
+
 template <class T, class Better>
 void position(const T* in, std::int64_t* out, const Rows& rows, Better better) {
-  for_units(rows.outer, rows.n * rows.inner, [&](std::int64_t o) {
-    const T* first = in + o * rows.n * rows.inner;
-    for (std::int64_t c = 0; c < rows.inner; ++c) {
-      std::int64_t best = 0;
-      for (std::int64_t r = 1; r < rows.n && first[best * rows.inner + c] == first[best * rows.inner + c]; ++r) {
-        const T x = first[r * rows.inner + c];
-        if (better(x, first[best * rows.inner + c]) || x != x) best = r;
-      }
-      out[o * rows.inner + c] = best;
-    }
+  if (rows.inner == 1) {
+    return for_units(rows.outer, rows.n,
+                     [=](std::int64_t o) { out[o] = position_in_row(in + o * rows.n, rows.n, better); });
+  }
+  for_columns(rows, [&](std::int64_t o, std::int64_t begin, std::int64_t count) {
+    position_in_columns(in + o * rows.n * rows.inner + begin, out + o * rows.inner + begin, rows.n, rows.inner, count,
+                        better);
   });
 }
 
-// The values of the extremes: row by row, so that the loop over columns is vectorised.
+// The values of the extremes. Columns go row by row, so that the loop over columns is vectorised.
 template <class T, class Better>
 void extreme(const T* in, T* out, const Rows& rows, Better better) {
+  if (rows.inner == 1) {
+    return for_units(rows.outer, rows.n,
+                     [=](std::int64_t o) { out[o] = extreme_of_row(in + o * rows.n, rows.n, better); });
+  }
   for_columns(rows, [&](std::int64_t o, std::int64_t begin, std::int64_t count) {
     const T* x = in + o * rows.n * rows.inner + begin;
     T* best = out + o * rows.inner + begin;
@@ -129,12 +194,7 @@ void sum_squares(const void* in, const void* center, void* out, const Rows& rows
 }
 
 void max(const void* in, void* out, const Rows& rows, DType dtype) {
-  for_number(dtype, [&]<class T>(T) {
-    const T* x = as<T>(in);
-    T* y = as<T>(out);
-    if (rows.inner > 1) return extreme(x, y, rows, kGreater);
-    for_units(rows.outer, rows.n, [&](std::int64_t o) { y[o] = max_of(x + o * rows.n, rows.n); });
-  });
+  for_number(dtype, [&]<class T>(T) { extreme(as<T>(in), as<T>(out), rows, kGreater); });
 }
 void min(const void* in, void* out, const Rows& rows, DType dtype) {
   for_number(dtype, [&]<class T>(T) { extreme(as<T>(in), as<T>(out), rows, kLess); });

@@ -71,25 +71,6 @@ T add_lanes(const Packet<T>& packet) {
   return lanes[0];
 }
 
-// The largest element (NaN if there is one), computed per lane first.
-template <class T>
-T max_of(const T* x, std::int64_t count) {
-  constexpr int kLanes = 4 * kPacketSize<T>;
-  const auto better = [](T a, T b) { return ((a > b) | (a != a)) ? a : b; };
-  T best = x[0];
-  std::int64_t i = 0;
-  if (count >= kLanes) {
-    T lanes[kLanes];
-    for (int j = 0; j < kLanes; ++j) lanes[j] = x[j];
-    for (i = kLanes; i + kLanes <= count; i += kLanes) {
-      for (int j = 0; j < kLanes; ++j) lanes[j] = better(x[i + j], lanes[j]);
-    }
-    for (int j = 0; j < kLanes; ++j) best = better(lanes[j], best);
-  }
-  for (; i < count; ++i) best = better(x[i], best);
-  return best;
-}
-
 // The sum of f(x[i]), in an order that depends on `count` alone: four packets of partial sums in blocks of kSumBlock
 // elements; block sums are added in f64.
 inline constexpr std::int64_t kSumBlock = 4096;
