@@ -46,16 +46,31 @@ void for_columns(const Rows& rows, F body) {
   });
 }
 
+// Integers are added in 64 bits, which wrap around; bytes first in 32 bits, which hold the sum of a block.
 template <class T>
-void sum_integers(const T* in, T* out, const Rows& rows) {
-  for (std::int64_t o = 0; o < rows.outer; ++o) {
-    T* total = out + o * rows.inner;
-    for (std::int64_t c = 0; c < rows.inner; ++c) total[c] = 0;
-    for (std::int64_t r = 0; r < rows.n; ++r) {
-      const T* row = in + (o * rows.n + r) * rows.inner;
-      for (std::int64_t c = 0; c < rows.inner; ++c) total[c] = static_cast<T>(total[c] + row[c]);
-    }
+void sum_integers(const T* in, std::int64_t* out, const Rows& rows) {
+  using Part = std::conditional_t<sizeof(T) == 1, std::uint32_t, std::uint64_t>;
+  if (rows.inner == 1) {
+    return for_units(rows.outer, rows.n, [=](std::int64_t o) {
+      std::uint64_t total = 0;
+      for (std::int64_t begin = 0; begin < rows.n; begin += kSumBlock) {
+        const T* x = in + o * rows.n + begin;
+        const std::int64_t count = rows.n - begin < kSumBlock ? rows.n - begin : kSumBlock;
+        Part part = 0;
+        for (std::int64_t i = 0; i < count; ++i) part += static_cast<Part>(x[i]);
+        total += part;
+      }
+      out[o] = static_cast<std::int64_t>(total);
+    });
   }
+  for_columns(rows, [&](std::int64_t o, std::int64_t begin, std::int64_t count) {
+    std::uint64_t total[kColumns] = {};
+    for (std::int64_t r = 0; r < rows.n; ++r) {
+      const T* row = in + (o * rows.n + r) * rows.inner + begin;
+      for (std::int64_t c = 0; c < count; ++c) total[c] += static_cast<std::uint64_t>(row[c]);
+    }
+    for (std::int64_t c = 0; c < count; ++c) out[o * rows.inner + begin + c] = static_cast<std::int64_t>(total[c]);
+  });
 }
 
 // The sums of f(x, center), of packets or elements; `center` (outer, inner) may be null for 0.
@@ -162,14 +177,14 @@ void extreme(const T* in, T* out, const Rows& rows, Better better) {
   }
   for_columns(rows, [&](std::int64_t o, std::int64_t begin, std::int64_t count) {
     const T* x = in + o * rows.n * rows.inner + begin;
-    T* best = out + o * rows.inner + begin;
+    T best[kColumns];
     for (std::int64_t c = 0; c < count; ++c) best[c] = x[c];
     for (std::int64_t r = 1; r < rows.n; ++r) {
-      for (std::int64_t c = 0; c < count; ++c) {
-        const T v = x[r * rows.inner + c];
-        best[c] = (better(v, best[c]) | (v != v)) ? v : best[c];
-      }
+      const T* row = x + r * rows.inner;
+      for (std::int64_t c = 0; c < count; ++c)
+        best[c] = (better(row[c], best[c]) | (row[c] != row[c])) ? row[c] : best[c];
     }
+    for (std::int64_t c = 0; c < count; ++c) out[o * rows.inner + begin + c] = best[c];
   });
 }
 
@@ -185,7 +200,7 @@ void sum(const void* in, void* out, const Rows& rows, DType dtype, double scale)
     if constexpr (std::is_floating_point_v<T>)
       sum_floats<T>(as<T>(in), nullptr, as<T>(out), rows, scale, kValue);
     else
-      sum_integers(as<T>(in), as<T>(out), rows);
+      sum_integers(as<T>(in), as<std::int64_t>(out), rows);
   });
 }
 
