@@ -60,15 +60,18 @@ void map_packets(std::int64_t count, T* out, const T* in, F f) {
   if (i < count) store_tail<T>(out + i, f(load_tail(in + i, count - i, T(0))), count - i);
 }
 
-// The sum of a packet's lanes, added in pairs.
+// The sum of a packet's lanes: its halves are added until one lane is left.
+template <class T, int kLanes>
+T add_halves(const Eigen::Array<T, kLanes, 1>& lanes) {
+  constexpr int kHalf = kLanes / 2;
+  if constexpr (kHalf == 0)
+    return lanes[0];
+  else
+    return add_halves<T, kHalf>(lanes.template head<kHalf>() + lanes.template tail<kHalf>());
+}
 template <class T>
 T add_lanes(const Packet<T>& packet) {
-  T lanes[kPacketSize<T>];
-  store_packet<T>(lanes, packet);
-  for (int half = kPacketSize<T> / 2; half > 0; half /= 2) {
-    for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
-  }
-  return lanes[0];
+  return add_halves<T, kPacketSize<T>>(packet);
 }
 
 // The sum of f(x[i]), in an order that depends on `count` alone: four packets of partial sums in blocks of kSumBlock
