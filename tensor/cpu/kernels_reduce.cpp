@@ -188,6 +188,38 @@ void extreme(const T* in, T* out, const Rows& rows, Better better) {
   });
 }
 
+// The product of a row, in the lanes of four packets.
+template <class T>
+T product_of_row(const T* x, std::int64_t n) {
+  constexpr int kLanes = 4 * kPacketSize<T>;
+  T lanes[kLanes];
+  for (int j = 0; j < kLanes; ++j) lanes[j] = 1;
+  std::int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (int j = 0; j < kLanes; ++j) lanes[j] *= x[i + j];
+  }
+  for (int j = 0; i + j < n; ++j) lanes[j] *= x[i + j];
+  for (int half = kLanes / 2; half > 0; half /= 2) {
+    for (int j = 0; j < half; ++j) lanes[j] *= lanes[j + half];
+  }
+  return lanes[0];
+}
+
+template <class T>
+void products(const T* in, T* out, const Rows& rows) {
+  if (rows.inner == 1)
+    return for_units(rows.outer, rows.n, [=](std::int64_t o) { out[o] = product_of_row(in + o * rows.n, rows.n); });
+  for_columns(rows, [&](std::int64_t o, std::int64_t begin, std::int64_t count) {
+    const T* x = in + o * rows.n * rows.inner + begin;
+    T product[kColumns];
+    for (std::int64_t c = 0; c < count; ++c) product[c] = 1;
+    for (std::int64_t r = 0; r < rows.n; ++r) {
+      for (std::int64_t c = 0; c < count; ++c) product[c] *= x[r * rows.inner + c];
+    }
+    for (std::int64_t c = 0; c < count; ++c) out[o * rows.inner + begin + c] = product[c];
+  });
+}
+
 constexpr auto kGreater = [](auto a, auto b) { return a > b; };
 constexpr auto kLess = [](auto a, auto b) { return a < b; };
 constexpr auto kValue = [](const auto& x, auto) { return x; };
@@ -206,6 +238,11 @@ void sum(const void* in, void* out, const Rows& rows, DType dtype, double scale)
 
 void sum_squares(const void* in, const void* center, void* out, const Rows& rows, DType dtype, double scale) {
   for_float(dtype, [&]<class T>(T) { sum_floats(as<T>(in), as<T>(center), as<T>(out), rows, scale, kSquare); });
+}
+
+void prod(const void* in, void* out, const Rows& rows, DType dtype) {
+  if (dtype == kInt64) return products(as<std::uint64_t>(in), as<std::uint64_t>(out), rows);  // unsigned: wraps around
+  for_float(dtype, [&]<class T>(T) { products(as<T>(in), as<T>(out), rows); });
 }
 
 void max(const void* in, void* out, const Rows& rows, DType dtype) {

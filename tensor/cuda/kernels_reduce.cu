@@ -45,6 +45,17 @@ struct SumOfSquares {
   }
 };
 
+template <class T>
+struct ProductOf {
+  using Sum = T;
+  const T* in;
+  T* out;
+  DEVICE_ONLY Sum start() const { return 1; }
+  DEVICE_ONLY void add(Sum& product, std::int64_t at, std::int64_t, std::int64_t) const { product *= in[at]; }
+  DEVICE_ONLY Sum join(Sum a, Sum b) const { return a * b; }
+  DEVICE_ONLY void finish(std::int64_t output, Sum product) const { out[output] = product; }
+};
+
 struct Greatest {
   template <class T>
   DEVICE_ONLY static bool beats(T a, T b) {
@@ -107,6 +118,13 @@ void sum_squares(const void* in, const void* center, void* out, const Rows& rows
         "sum_squares", rows,
         SumOfSquares<T>{static_cast<const T*>(in), static_cast<const T*>(center), static_cast<T*>(out), scale});
   });
+}
+
+void prod(const void* in, void* out, const Rows& rows, DType dtype) {
+  const auto launch = [&]<class T>(T) {
+    launch_reduce("prod", rows, ProductOf<T>{static_cast<const T*>(in), static_cast<T*>(out)});
+  };
+  dtype == kInt64 ? launch(std::uint64_t{}) : for_float(dtype, launch);
 }
 
 void max(const void* in, void* out, const Rows& rows, DType dtype) {

@@ -102,6 +102,13 @@ Tensor mean(const Tensor& x, const Shape& dims, bool keepdim) {
   return out;
 }
 
+Tensor prod(const Tensor& x, std::int64_t dim, bool keepdim) {
+  const Plan p = plan("prod", x, {dim}, keepdim);
+  Tensor out = empty(p.shape, x.options());
+  if (out.numel() > 0) kernels(x.device()).prod(p.input.raw_data(), out.raw_data(), p.rows, x.dtype());
+  return out;
+}
+
 Tensor max(const Tensor& x, const Shape& dims, bool keepdim, const char* op) {
   return pick(op, x, dims, keepdim, x.dtype(), &KernelTable::max);
 }
