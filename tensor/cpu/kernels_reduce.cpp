@@ -17,6 +17,43 @@ double sum_row(const T* x, std::int64_t n, F f) {
   return sum_of_shares(n, [&](std::int64_t begin, std::int64_t count) { return sum_packets(x + begin, count, f); });
 }
 
+constexpr std::int64_t kShortRow = 16;   // elements of a short row, at most
+constexpr std::int64_t kShortRows = 64;  // short rows that are reduced together
+
+// Calls body(first, count, columns) for groups of short rows: columns[i][r] is element i of row first + r.
+template <class T, class F>
+void for_short_rows(const T* in, const Rows& rows, F body) {
+  for_units((rows.outer + kShortRows - 1) / kShortRows, kShortRows * rows.n, [=](std::int64_t group) {
+    const std::int64_t first = group * kShortRows,
+                       count = rows.outer - first < kShortRows ? rows.outer - first : kShortRows;
+    const T* x = in + first * rows.n;
+    T columns[kShortRow][kShortRows];
+    for (std::int64_t r = 0; r < count; ++r) {
+      for (std::int64_t i = 0; i < rows.n; ++i) columns[i][r] = x[r * rows.n + i];
+    }
+    body(first, count, columns);
+  });
+}
+
+// The sums of short rows, in the order of sum_packets: lane by lane, then the lanes by halves.
+template <class T, class F>
+void sum_short_rows(const T* in, const T* center, T* out, const Rows& rows, double scale, F f) {
+  for_short_rows(in, rows, [=](std::int64_t first, std::int64_t count, const T(&columns)[kShortRow][kShortRows]) {
+    constexpr std::int64_t kSize = kPacketSize<T>;
+    T lanes[kSize][kShortRows] = {};
+    for (std::int64_t i = 0; i < rows.n; ++i) {
+      for (std::int64_t r = 0; r < count; ++r)
+        lanes[i % kSize][r] += f(columns[i][r], center ? center[first + r] : T(0));
+    }
+    for (std::int64_t half = kSize / 2; half > 0; half /= 2) {
+      for (std::int64_t j = 0; j < half; ++j) {
+        for (std::int64_t r = 0; r < kShortRows; ++r) lanes[j][r] += lanes[j + half][r];
+      }
+    }
+    for (std::int64_t r = 0; r < count; ++r) out[first + r] = static_cast<T>(static_cast<double>(lanes[0][r]) * scale);
+  });
+}
+
 // One share of a column reduction: out[c] = sum over r of f(in[r][c], c).
 template <class T, class F>
 void sum_columns(const T* in, T* out, std::int64_t n, std::int64_t inner, std::int64_t begin, std::int64_t count,
@@ -33,6 +70,30 @@ void sum_columns(const T* in, T* out, std::int64_t n, std::int64_t inner, std::i
     for (std::int64_t c = 0; c < count; ++c) total[c] += part[c];
   }
   for (std::int64_t c = 0; c < count; ++c) out[begin + c] = static_cast<T>(total[c] * scale);
+}
+
+constexpr std::int64_t kFewColumns = 32;
+
+// The same for all columns, if they are few. Their partial sums would wait for each other, so several are added at once.
+template <class T, class F>
+void sum_few_columns(const T* in, T* out, std::int64_t n, std::int64_t inner, double scale, F f) {
+  constexpr std::int64_t kBlocks = 4;
+  double total[kFewColumns] = {};
+  T parts[kBlocks * kFewColumns];
+  const T* const end = parts + kBlocks * inner;
+  for (std::int64_t first = 0; first < n; first += kBlocks * kRowsBetween) {
+    for (T* part = parts; part < end; ++part) *part = 0;
+    for (std::int64_t r = first; r < first + kRowsBetween && r < n; ++r) {
+      T* part = parts;
+      for (std::int64_t at = r; at < n && part < end; at += kRowsBetween, part += inner) {
+        for (std::int64_t c = 0; c < inner; ++c) part[c] += f(in[at * inner + c], c);
+      }
+    }
+    for (const T* part = parts; part < end; part += inner) {
+      for (std::int64_t c = 0; c < inner; ++c) total[c] += part[c];
+    }
+  }
+  for (std::int64_t c = 0; c < inner; ++c) out[c] = static_cast<T>(total[c] * scale);
 }
 
 // Calls body(o, begin, count) for pieces of at most kColumns columns of each outer index.
@@ -76,6 +137,8 @@ void sum_integers(const T* in, std::int64_t* out, const Rows& rows) {
 // The sums of f(x, center), of packets or elements; `center` (outer, inner) may be null for 0.
 template <class T, class F>
 void sum_floats(const T* in, const T* center, T* out, const Rows& rows, double scale, F f) {
+  if (rows.inner == 1 && rows.n <= kShortRow && rows.n < 4 * kPacketSize<T>)
+    return sum_short_rows(in, center, out, rows, scale, f);
   if (rows.inner == 1) {
     for_units(rows.outer, rows.n, [&](std::int64_t o) {
       const T c = center ? center[o] : T(0);
@@ -86,8 +149,11 @@ void sum_floats(const T* in, const T* center, T* out, const Rows& rows, double s
   }
   for_columns(rows, [&](std::int64_t o, std::int64_t begin, std::int64_t count) {
     const T* c = center ? center + o * rows.inner : nullptr;
-    sum_columns(in + o * rows.n * rows.inner, out + o * rows.inner, rows.n, rows.inner, begin, count, scale,
-                [c, f](T x, std::int64_t column) { return f(x, c ? c[column] : T(0)); });
+    const auto term = [c, f](T x, std::int64_t column) { return f(x, c ? c[column] : T(0)); };
+    const T* x = in + o * rows.n * rows.inner;
+    T* to = out + o * rows.inner;
+    if (rows.inner <= kFewColumns) return sum_few_columns(x, to, rows.n, rows.inner, scale, term);
+    sum_columns(x, to, rows.n, rows.inner, begin, count, scale, term);
   });
 }
 
@@ -156,36 +222,51 @@ void position_in_columns(const T* x, std::int64_t* out, std::int64_t n, std::int
   for (std::int64_t c = 0; c < count; ++c) out[c] = at[c];
 }
 
+// The extreme of each of `count` columns of n rows.
 template <class T, class Better>
-void position(const T* in, std::int64_t* out, const Rows& rows, Better better) {
-  if (rows.inner == 1) {
-    return for_units(rows.outer, rows.n,
-                     [=](std::int64_t o) { out[o] = position_in_row(in + o * rows.n, rows.n, better); });
+void extreme_of_columns(const T* x, T* out, std::int64_t n, std::int64_t inner, std::int64_t count, Better better) {
+  T best[kColumns];
+  for (std::int64_t c = 0; c < count; ++c) best[c] = x[c];
+  for (std::int64_t r = 1; r < n; ++r) {
+    const T* row = x + r * inner;
+    for (std::int64_t c = 0; c < count; ++c)
+      best[c] = (better(row[c], best[c]) | (row[c] != row[c])) ? row[c] : best[c];
   }
-  for_columns(rows, [&](std::int64_t o, std::int64_t begin, std::int64_t count) {
-    position_in_columns(in + o * rows.n * rows.inner + begin, out + o * rows.inner + begin, rows.n, rows.inner, count,
-                        better);
-  });
+  for (std::int64_t c = 0; c < count; ++c) out[c] = best[c];
 }
 
-// The values of the extremes. Columns go row by row, so that the loop over columns is vectorised.
+// Writes of_row(x, n) of each row, or calls of_columns(x, out, n, inner, count) for columns. Short rows become columns.
+template <class T, class Out, class OfRow, class OfColumns>
+void reduce(const T* in, Out* out, const Rows& rows, OfRow of_row, OfColumns of_columns) {
+  if (rows.inner == 1 && rows.n <= kShortRow) {
+    for_short_rows(in, rows, [=](std::int64_t first, std::int64_t count, const T(&columns)[kShortRow][kShortRows]) {
+      of_columns(columns[0], out + first, rows.n, kShortRows, count);
+    });
+  } else if (rows.inner == 1) {
+    for_units(rows.outer, rows.n, [=](std::int64_t o) { out[o] = of_row(in + o * rows.n, rows.n); });
+  } else {
+    for_columns(rows, [=](std::int64_t o, std::int64_t begin, std::int64_t count) {
+      of_columns(in + o * rows.n * rows.inner + begin, out + o * rows.inner + begin, rows.n, rows.inner, count);
+    });
+  }
+}
+
+template <class T, class Better>
+void position(const T* in, std::int64_t* out, const Rows& rows, Better better) {
+  reduce(
+      in, out, rows, [=](const T* x, std::int64_t n) { return position_in_row(x, n, better); },
+      [=](const T* x, std::int64_t* to, std::int64_t n, std::int64_t inner, std::int64_t count) {
+        position_in_columns(x, to, n, inner, count, better);
+      });
+}
+
 template <class T, class Better>
 void extreme(const T* in, T* out, const Rows& rows, Better better) {
-  if (rows.inner == 1) {
-    return for_units(rows.outer, rows.n,
-                     [=](std::int64_t o) { out[o] = extreme_of_row(in + o * rows.n, rows.n, better); });
-  }
-  for_columns(rows, [&](std::int64_t o, std::int64_t begin, std::int64_t count) {
-    const T* x = in + o * rows.n * rows.inner + begin;
-    T best[kColumns];
-    for (std::int64_t c = 0; c < count; ++c) best[c] = x[c];
-    for (std::int64_t r = 1; r < rows.n; ++r) {
-      const T* row = x + r * rows.inner;
-      for (std::int64_t c = 0; c < count; ++c)
-        best[c] = (better(row[c], best[c]) | (row[c] != row[c])) ? row[c] : best[c];
-    }
-    for (std::int64_t c = 0; c < count; ++c) out[o * rows.inner + begin + c] = best[c];
-  });
+  reduce(
+      in, out, rows, [=](const T* x, std::int64_t n) { return extreme_of_row(x, n, better); },
+      [=](const T* x, T* to, std::int64_t n, std::int64_t inner, std::int64_t count) {
+        extreme_of_columns(x, to, n, inner, count, better);
+      });
 }
 
 // The product of a row, in the lanes of four packets.
@@ -206,18 +287,13 @@ T product_of_row(const T* x, std::int64_t n) {
 }
 
 template <class T>
-void products(const T* in, T* out, const Rows& rows) {
-  if (rows.inner == 1)
-    return for_units(rows.outer, rows.n, [=](std::int64_t o) { out[o] = product_of_row(in + o * rows.n, rows.n); });
-  for_columns(rows, [&](std::int64_t o, std::int64_t begin, std::int64_t count) {
-    const T* x = in + o * rows.n * rows.inner + begin;
-    T product[kColumns];
-    for (std::int64_t c = 0; c < count; ++c) product[c] = 1;
-    for (std::int64_t r = 0; r < rows.n; ++r) {
-      for (std::int64_t c = 0; c < count; ++c) product[c] *= x[r * rows.inner + c];
-    }
-    for (std::int64_t c = 0; c < count; ++c) out[o * rows.inner + begin + c] = product[c];
-  });
+void product_of_columns(const T* x, T* out, std::int64_t n, std::int64_t inner, std::int64_t count) {
+  T product[kColumns];
+  for (std::int64_t c = 0; c < count; ++c) product[c] = 1;
+  for (std::int64_t r = 0; r < n; ++r) {
+    for (std::int64_t c = 0; c < count; ++c) product[c] *= x[r * inner + c];
+  }
+  for (std::int64_t c = 0; c < count; ++c) out[c] = product[c];
 }
 
 constexpr auto kGreater = [](auto a, auto b) { return a > b; };
@@ -241,8 +317,11 @@ void sum_squares(const void* in, const void* center, void* out, const Rows& rows
 }
 
 void prod(const void* in, void* out, const Rows& rows, DType dtype) {
-  if (dtype == kInt64) return products(as<std::uint64_t>(in), as<std::uint64_t>(out), rows);  // unsigned: wraps around
-  for_float(dtype, [&]<class T>(T) { products(as<T>(in), as<T>(out), rows); });
+  const auto products = [&]<class T>(T) {
+    reduce(as<T>(in), as<T>(out), rows, product_of_row<T>, product_of_columns<T>);
+  };
+  if (dtype == kInt64) return products(std::uint64_t{});  // unsigned: wraps around
+  for_float(dtype, products);
 }
 
 void max(const void* in, void* out, const Rows& rows, DType dtype) {
