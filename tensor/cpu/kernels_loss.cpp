@@ -3,7 +3,7 @@
 
 #include "lockstep/tensor/cpu/loops_internal.h"
 #include "lockstep/tensor/cpu/packets_internal.h"
-#include "lockstep/tensor/kernels/pointwise_internal.h"
+#include "lockstep/tensor/cpu/softmax_internal.h"
 #include "lockstep/tensor/ops/losses.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
@@ -27,12 +27,12 @@ template <class T>
 struct BceWithLogits {
   using P = Packet<T>;
   static P value(const P& x, const P& y, const P& w) {
-    const P decay = exp_packet<P>(-x.abs());  // never overflows
+    const P decay = exp_up_to_0<T>(-x.abs());  // never overflows
     return (T(1) - y) * x + (T(1) + (w - T(1)) * y) * (decay.log1p() + (-x).max(T(0)));
   }
   static P derivative(const P& x, const P& y, const P& w) {
-    const P decay = exp_packet<P>(-x.abs());
-    const P sigmoid = (x >= T(0)).select(P::Ones(), decay) / (T(1) + decay);
+    const P decay = exp_up_to_0<T>(-x.abs());
+    const P sigmoid = exp_up_to_0<T>(x.min(T(0))) / (T(1) + decay);
     return (w * y + (T(1) - y)) * sigmoid - w * y;
   }
 };
