@@ -180,11 +180,23 @@ LOCKSTEP_COMPARISON(>, kGreater)
 LOCKSTEP_COMPARISON(>=, kGreaterEqual)
 #undef LOCKSTEP_COMPARISON
 
+namespace {
+
+// The largest or smallest truth of the elements.
+Tensor truth(const char* op, Tensor (*extreme)(const Tensor&, const Shape&, bool, const char*), const Tensor& x,
+             const Shape& dims, bool keepdim) {
+  return named(op, [&] { return extreme(x.dtype() == kBool ? x.detach() : x != 0, dims, keepdim, op); });
+}
+
+}  // namespace
+
 Tensor any(const Tensor& x, const Shape& dims, bool keepdim) {
-  return named("any", [&] { return raw::sum(x != 0, dims, keepdim) > 0; });
+  if (x.numel() == 0) return raw::sum(x, dims, keepdim) != 0;
+  return truth("any", raw::max, x, dims, keepdim);
 }
 Tensor all(const Tensor& x, const Shape& dims, bool keepdim) {
-  return named("all", [&] { return raw::sum(x == 0, dims, keepdim) == 0; });
+  if (x.numel() == 0) return raw::sum(x, dims, keepdim) == 0;
+  return truth("all", raw::min, x, dims, keepdim);
 }
 
 bool equal(const Tensor& a, const Tensor& b) {

@@ -203,22 +203,29 @@ Tensor count_nonzero(const Tensor& x, const Shape& dims) {
   return named("count_nonzero", [&] { return raw::sum(x != 0, dims); });
 }
 
-// Multiplies the first half of the elements by the second until one element is left. The gradient follows from these
-// products. It divides by no element, so zeros need no special case.
+namespace {
+
+// The gradient of x, whose product along dimension d has the gradient `grad`, of size 1 there: the first half of the
+// elements is multiplied by the second until one element is left, and the gradients of these products are multiplied on
+// the way back. This divides by no element, so zeros need no special case.
+Tensor factors(const Tensor& x, const Tensor& grad, int d) {
+  const std::int64_t n = x.size(d), half = n / 2;
+  if (n < 2) return grad.expand(x.shape());
+  const Tensor a = x.narrow(d, 0, half), b = x.narrow(d, half, half), last = x.narrow(d, 2 * half, n % 2);
+  const Tensor slopes = factors(cat({a * b, last}, d), grad, d), of_pairs = slopes.narrow(d, 0, half);
+  return cat({of_pairs * b, of_pairs * a, slopes.narrow(d, half, n % 2)}, d);
+}
+
+}  // namespace
+
 Tensor prod(const Tensor& x, std::int64_t dim, bool keepdim) {
   require_defined("prod", x);
   if (is_half(x.dtype())) return rounded_result(prod(in_f32(x), dim, keepdim), x.dtype());
   if (!x.is_floating_point() && x.dtype() != kInt64) return prod(x.to(kInt64), dim, keepdim);
-  return named("prod", [&] {
-    const int d = wrap_dim("prod", dim, x.dim());
-    std::int64_t n = x.dim() == 0 ? 1 : x.size(d);
-    Tensor out = n == 1 ? x.clone() : x;
-    if (n == 0) out = sum(x, {d}, true) + 1;  // a constant would not require grad
-    for (; n > 1; n -= n / 2) {
-      const Tensor pairs = out.narrow(d, 0, n / 2) * out.narrow(d, n / 2, n / 2);
-      out = n % 2 == 0 ? pairs : cat({pairs, out.narrow(d, n - 1, 1)}, d);
-    }
-    return keepdim ? out : out.squeeze(d);
+  return record("prod", raw::prod(x, dim, keepdim), {x}, [x = Saved(x), dim](const Tensor& grad, const Needs&) {
+    if (x->dim() == 0) return Gradients{grad};
+    const int d = wrap_dim("prod", dim, x->dim());
+    return Gradients{factors(*x, grad.dim() == x->dim() ? grad : grad.unsqueeze(d), d)};
   });
 }
 Tensor prod(const Tensor& x) {

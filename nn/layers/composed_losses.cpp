@@ -35,28 +35,7 @@ void warn_if_shapes_differ(const char* op, const Tensor& x, const Tensor& target
                          op, describe(x), describe(target)));
 }
 
-// delta (|d| - delta / 2), or d^2 / 2 where |d| is below delta. The sign of d is kept, because the gradient of |d| at NaN
-// is 0, which would hide the NaN.
-Tensor huber(const char* op, const Tensor& x, const Tensor& target, double delta) {
-  check_operands_of(op, x, target);
-  warn_if_shapes_differ(op, x, target);
-  const Tensor d = in_f32(x) - in_f32(target), near = clamp(d, -delta, delta);
-  return near * (d - near * 0.5);
-}
-
 }  // namespace
-
-Tensor smooth_l1_loss(const Tensor& x, const Tensor& target, const SmoothL1LossOptions& options) {
-  LOCKSTEP_CHECK(options.beta >= 0, "smooth_l1_loss: beta is {}, expected 0 or more", options.beta);
-  if (options.beta == 0) return l1_loss(x, target, {.reduction = options.reduction});
-  const Tensor losses = huber("smooth_l1_loss", x, target, options.beta) * (1 / options.beta);
-  return reduced(losses, options.reduction, x.dtype());
-}
-
-Tensor huber_loss(const Tensor& x, const Tensor& target, const HuberLossOptions& options) {
-  LOCKSTEP_CHECK(options.delta > 0, "huber_loss: delta is {}, expected a number above 0", options.delta);
-  return reduced(huber("huber_loss", x, target, options.delta), options.reduction, x.dtype());
-}
 
 Tensor kl_div(const Tensor& x, const Tensor& target, const KLDivLossOptions& options) {
   check_operands_of("kl_div", x, target);

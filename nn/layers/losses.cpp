@@ -53,8 +53,8 @@ double scale_of(Reduction reduction, std::int64_t count) {
 }
 
 // d loss / d x in public operations, for second derivatives. The fused kernels compute the same values.
-Tensor derivative(PointwiseLoss loss, const Tensor& x, const Tensor& y, const Tensor& pos_weight) {
-  switch (loss) {
+Tensor derivative(const PointwiseLoss& loss, const Tensor& x, const Tensor& y, const Tensor& pos_weight) {
+  switch (loss.kind) {
     case PointwiseLoss::kBce:
       return (x - y) / clamp_min(x * (1.0 - x), 1e-12f);
     case PointwiseLoss::kBceWithLogits: {
@@ -63,28 +63,25 @@ Tensor derivative(PointwiseLoss loss, const Tensor& x, const Tensor& y, const Te
     }
     case PointwiseLoss::kMse:
       return (x - y) * 2.0;
+    case PointwiseLoss::kHuber:
+      return clamp(x - y, -loss.delta, loss.delta);
     case PointwiseLoss::kL1:
       break;
   }
   return (x > y).to(x.dtype()) - (x < y).to(x.dtype());
 }
 
-// d loss / d target.
-Tensor target_derivative(PointwiseLoss loss, const Tensor& x, const Tensor& y, const Tensor& pos_weight) {
-  switch (loss) {
-    case PointwiseLoss::kBce:
-      return clamp_min(log(1.0 - x), -100) - clamp_min(log(x), -100);
-    case PointwiseLoss::kBceWithLogits:
-      return pos_weight.defined() ? (pos_weight - 1.0) * softplus(-x) - x : -x;
-    case PointwiseLoss::kMse:
-    case PointwiseLoss::kL1:
-      break;
-  }
-  return -derivative(loss, x, y, pos_weight);
+// True for functions of x - target: their derivatives with respect to x and to the target differ in sign alone.
+bool of_difference(const PointwiseLoss& loss) { return loss.kind >= PointwiseLoss::kMse; }
+
+// d loss / d target of the others.
+Tensor target_derivative(const PointwiseLoss& loss, const Tensor& x, const Tensor& y, const Tensor& pos_weight) {
+  if (loss.kind == PointwiseLoss::kBce) return clamp_min(log(1.0 - x), -100) - clamp_min(log(x), -100);
+  return pos_weight.defined() ? (pos_weight - 1.0) * softplus(-x) - x : -x;
 }
 
-Tensor pointwise(const char* op, PointwiseLoss loss, const Tensor& x, const Tensor& target, const Tensor& pos_weight,
-                 Reduction reduction) {
+Tensor pointwise(const char* op, const PointwiseLoss& loss, const Tensor& x, const Tensor& target,
+                 const Tensor& pos_weight, Reduction reduction) {
   return record(op, raw::pointwise_loss(loss, x, target, pos_weight, reduction), {x, target},
                 [loss, reduction, x = Saved(x), y = Saved(target), p = Saved(pos_weight)](const Tensor& grad,
                                                                                           const Needs& needs) {
@@ -93,14 +90,17 @@ Tensor pointwise(const char* op, PointwiseLoss loss, const Tensor& x, const Tens
                     if (autograd::grad_mode()) return scaled() * derivative(loss, *x, *y, *p);
                     return raw::pointwise_loss_backward(loss, grad, *x, *y, *p, reduction);
                   };
-                  return Gradients{needs[0] ? by_x() : Tensor(),
-                                   needs[1] ? scaled() * target_derivative(loss, *x, *y, *p) : Tensor()};
+                  const bool negated = needs[1] && of_difference(loss);
+                  Gradients gradients{needs[0] || negated ? by_x() : Tensor(), Tensor()};
+                  if (needs[1]) gradients[1] = negated ? -gradients[0] : scaled() * target_derivative(loss, *x, *y, *p);
+                  if (!needs[0]) gradients[0] = Tensor();
+                  return gradients;
                 });
 }
 
 // The loss of each element times `weight`, then the reduction; `weight` may be undefined.
-Tensor weighted(const char* op, PointwiseLoss loss, const Tensor& x, const Tensor& target, const Tensor& pos_weight,
-                const Tensor& weight, Reduction reduction) {
+Tensor weighted(const char* op, const PointwiseLoss& loss, const Tensor& x, const Tensor& target,
+                const Tensor& pos_weight, const Tensor& weight, Reduction reduction) {
   if (!weight.defined()) return pointwise(op, loss, x, target, pos_weight, reduction);
   LOCKSTEP_CHECK(weight.dtype() == x.dtype() && weight.device() == x.device() &&
                      broadcast_shapes(op, x.shape(), weight.shape()) == x.shape(),
@@ -109,7 +109,8 @@ Tensor weighted(const char* op, PointwiseLoss loss, const Tensor& x, const Tenso
   return reduction == Reduction::kMean ? mean(losses) : reduction == Reduction::kSum ? sum(losses) : losses;
 }
 
-Tensor broadcasting(const char* op, PointwiseLoss loss, const Tensor& x, const Tensor& target, Reduction reduction) {
+Tensor broadcasting(const char* op, const PointwiseLoss& loss, const Tensor& x, const Tensor& target,
+                    Reduction reduction) {
   check_operands(op, x, target);
   if (x.shape() == target.shape()) [[likely]]
     return pointwise(op, loss, x, target, {}, reduction);
@@ -257,6 +258,21 @@ Tensor mse_loss(const Tensor& x, const Tensor& target, const MSELossOptions& opt
 Tensor l1_loss(const Tensor& x, const Tensor& target, const L1LossOptions& options) {
   if (widens_loss(x, target, options)) return computed_in_f32(l1_loss, x, target, options);
   return broadcasting("l1_loss", PointwiseLoss::kL1, x, target, options.reduction);
+}
+
+Tensor huber_loss(const Tensor& x, const Tensor& target, const HuberLossOptions& options) {
+  LOCKSTEP_CHECK(options.delta > 0, "huber_loss: delta is {}, expected a number above 0", options.delta);
+  if (widens_loss(x, target, options)) return computed_in_f32(huber_loss, x, target, options);
+  return broadcasting("huber_loss", {PointwiseLoss::kHuber, options.delta}, x, target, options.reduction);
+}
+
+Tensor smooth_l1_loss(const Tensor& x, const Tensor& target, const SmoothL1LossOptions& options) {
+  LOCKSTEP_CHECK(options.beta >= 0, "smooth_l1_loss: beta is {}, expected 0 or more", options.beta);
+  if (options.beta == 0) return l1_loss(x, target, {.reduction = options.reduction});
+  if (widens_loss(x, target, options)) return computed_in_f32(smooth_l1_loss, x, target, options);
+  const Tensor loss =
+      broadcasting("smooth_l1_loss", {PointwiseLoss::kHuber, options.beta}, x, target, options.reduction);
+  return options.beta == 1 ? loss : loss / options.beta;
 }
 
 Tensor cross_entropy(const Tensor& x, const Tensor& target, const CrossEntropyLossOptions& options) {

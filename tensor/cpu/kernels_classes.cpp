@@ -10,7 +10,7 @@
 
 #include "lockstep/tensor/cpu/loops_internal.h"
 #include "lockstep/tensor/cpu/packets_internal.h"
-#include "lockstep/tensor/kernels/pointwise_internal.h"
+#include "lockstep/tensor/cpu/softmax_internal.h"
 #include "lockstep/tensor/ops/losses.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
@@ -67,14 +67,24 @@ void for_groups(const Samples<T>& s, F body) {
 template <class T>
 struct Lanes {
   std::int64_t starts[kPacketSize<T>];
+  bool adjacent = true;  // in memory
 
   Lanes(const Samples<T>& s, std::int64_t first, std::int64_t count) {
-    for (std::int64_t j = 0; j < kPacketSize<T>; ++j) starts[j] = s.start(j < count ? first + j : first);
+    for (std::int64_t j = 0; j < kPacketSize<T>; ++j) {
+      starts[j] = s.start(j < count ? first + j : first);
+      adjacent = adjacent && starts[j] == starts[0] + j;
+    }
   }
   Packet<T> load(const Samples<T>& s, std::int64_t c) const {
+    if (adjacent) return load_packet(s.x + starts[0] + c * s.rows.inner);
     Packet<T> lanes;
     for (int j = 0; j < kPacketSize<T>; ++j) lanes[j] = s.x[starts[j] + c * s.rows.inner];
     return lanes;
+  }
+  // The first `count` lanes to the places that they are loaded from, in `out`.
+  void store(const Samples<T>& s, T* out, std::int64_t c, const Packet<T>& lanes, std::int64_t count) const {
+    if (adjacent) return store_packet<T>(out + starts[0] + c * s.rows.inner, lanes);
+    for (int j = 0; j < count; ++j) out[starts[j] + c * s.rows.inner] = lanes[j];
   }
 };
 
@@ -86,7 +96,7 @@ void statistics_in_lanes(const Samples<T>& s, std::int64_t first, std::int64_t c
   for (std::int64_t c = 0; c < s.rows.n; ++c) {
     const Packet<T> scores = lanes.load(s, c);
     if (c < kFewClasses) store_packet<T>(tile + c * kPacketSize<T>, scores);
-    highest = (scores > highest).select(scores, highest);
+    highest = scores.max(highest);  // ignores a NaN, which makes the sum NaN
   }
   Packet<T> total = Packet<T>::Zero();  // of a few classes
   double totals[kPacketSize<T>] = {};   // of those before them
@@ -95,7 +105,7 @@ void statistics_in_lanes(const Samples<T>& s, std::int64_t first, std::int64_t c
       for (int j = 0; j < kPacketSize<T>; ++j) totals[j] += static_cast<double>(std::exchange(total[j], T(0)));
     }
     const Packet<T> scores = c < kFewClasses ? load_packet(tile + c * kPacketSize<T>) : lanes.load(s, c);
-    total += exp_packet<Packet<T>>(scores - highest);
+    total += exp_up_to_0<T>(scores - highest);
   }
   for (int j = 0; j < kPacketSize<T>; ++j) total[j] = static_cast<T>(totals[j] + static_cast<double>(total[j]));
   const Packet<T> logs = total.log();
@@ -108,16 +118,16 @@ void statistics_in_lanes(const Samples<T>& s, std::int64_t first, std::int64_t c
 template <class T>
 void statistics_of_row(const Samples<T>& s, std::int64_t sample) {
   const T* x = s.x + s.start(sample);
-  constexpr int kSize = kPacketSize<T>;
-  Packet<T> best = Packet<T>::Constant(-std::numeric_limits<T>::infinity());
-  for (std::int64_t i = 0; i < s.rows.n; i += kSize) {
-    const Packet<T> scores = load_part(x + i, s.rows.n - i, x[0]);
-    best = (scores > best).select(scores, best);
+  const T shift = largest(x, s.rows.n);
+  T terms[kSumBlock];
+  double total = 0;
+  for (std::int64_t begin = 0; begin < s.rows.n; begin += kSumBlock) {
+    const std::int64_t length = std::min(kSumBlock, s.rows.n - begin);
+    shifted_exp(x + begin, terms, length, shift);
+    total += sum_packets(terms, length, [](const Packet<T>& v) { return v; });
   }
-  const T shift = best.maxCoeff();
   s.shift[sample] = shift;
-  s.log_sum[sample] = static_cast<T>(
-      std::log(sum_packets(x, s.rows.n, [shift](const Packet<T>& v) { return exp_packet<Packet<T>>(v - shift); })));
+  s.log_sum[sample] = static_cast<T>(std::log(total));
 }
 
 template <class T, class F>
@@ -147,9 +157,9 @@ void gradient_in_lanes(const Samples<T>& s, const T* g, T all_weights, T* out, s
     total[j] = counts ? g[j] * (s.keep * s.weight_of(s.labels[sample]) + s.spread * all_weights) : T(0);
   }
   for (std::int64_t c = 0; c < s.rows.n; ++c) {
-    const Packet<T> p = exp_packet<Packet<T>>((lanes.load(s, c) - shift) - log_sum);
+    const Packet<T> p = exp_up_to_0<T>((lanes.load(s, c) - shift) - log_sum);
     const Packet<T> slopes = total * p - share * s.weight_of(c);
-    for (int j = 0; j < count; ++j) out[lanes.starts[j] + c * s.rows.inner] = slopes[j];
+    lanes.store(s, out, c, slopes, count);
   }
   for (int j = 0; j < count; ++j) {
     const std::int64_t label = s.labels[first + j];
@@ -168,7 +178,7 @@ void gradient_of_row(const Samples<T>& s, T g, T all_weights, T* out, std::int64
   const T shift = s.shift[sample], log_sum = s.log_sum[sample];
   const T total = g * (s.keep * s.weight_of(label) + s.spread * all_weights);
   map_packets(s.rows.n, slopes, s.x + s.start(sample),
-              [=](const Packet<T>& v) { return Packet<T>(total * exp_packet<Packet<T>>((v - shift) - log_sum)); });
+              [=](const Packet<T>& v) { return Packet<T>(total * exp_up_to_0<T>((v - shift) - log_sum)); });
   if (s.spread != 0) {
     for (std::int64_t c = 0; c < s.rows.n; ++c) slopes[c] -= g * s.spread * s.weight_of(c);
   }

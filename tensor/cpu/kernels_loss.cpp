@@ -3,7 +3,7 @@
 
 #include "lockstep/tensor/cpu/loops_internal.h"
 #include "lockstep/tensor/cpu/packets_internal.h"
-#include "lockstep/tensor/kernels/pointwise_internal.h"
+#include "lockstep/tensor/cpu/softmax_internal.h"
 #include "lockstep/tensor/ops/losses.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
@@ -27,12 +27,12 @@ template <class T>
 struct BceWithLogits {
   using P = Packet<T>;
   static P value(const P& x, const P& y, const P& w) {
-    const P decay = exp_packet<P>(-x.abs());  // never overflows
+    const P decay = exp_up_to_0<T>(-x.abs());  // never overflows
     return (T(1) - y) * x + (T(1) + (w - T(1)) * y) * (decay.log1p() + (-x).max(T(0)));
   }
   static P derivative(const P& x, const P& y, const P& w) {
-    const P decay = exp_packet<P>(-x.abs());
-    const P sigmoid = (x >= T(0)).select(P::Ones(), decay) / (T(1) + decay);
+    const P decay = exp_up_to_0<T>(-x.abs());
+    const P sigmoid = exp_up_to_0<T>(x.min(T(0))) / (T(1) + decay);
     return (w * y + (T(1) - y)) * sigmoid - w * y;
   }
 };
@@ -49,13 +49,33 @@ struct L1 {
   using P = Packet<T>;
   static P value(const P& x, const P& y, const P&) { return (x - y).abs(); }
   static P derivative(const P& x, const P& y, const P&) {
-    return (x > y).select(P::Ones(), (x < y).select(P::Constant(-1), (x - y) * T(0)));  // 0 where equal, NaN for NaN
+    P out;
+    for (int i = 0; i < kPacketSize<T>; ++i) {
+      const T sign = static_cast<T>(x[i] > y[i]) - static_cast<T>(x[i] < y[i]);
+      out[i] = sign == T(0) ? (x[i] - y[i]) * T(0) : sign;  // 0 where equal, NaN for NaN
+    }
+    return out;
+  }
+};
+
+// delta (|x - y| - delta / 2), or (x - y)^2 / 2 where |x - y| is below delta.
+template <class T>
+struct Huber {
+  using P = Packet<T>;
+  T delta;
+
+  P value(const P& x, const P& y, const P& w) const {
+    const P slope = derivative(x, y, w);
+    return slope * ((x - y) - slope * T(0.5));
+  }
+  P derivative(const P& x, const P& y, const P&) const {
+    return (x - y).max(-delta).min(delta);  // NaN stays
   }
 };
 
 template <class T, class F>
-void with_loss(raw::PointwiseLoss loss, F function) {
-  switch (loss) {
+void with_loss(const raw::PointwiseLoss& loss, F function) {
+  switch (loss.kind) {
     case raw::PointwiseLoss::kBce:
       return function(Bce<T>{});
     case raw::PointwiseLoss::kBceWithLogits:
@@ -64,6 +84,8 @@ void with_loss(raw::PointwiseLoss loss, F function) {
       return function(Mse<T>{});
     case raw::PointwiseLoss::kL1:
       return function(L1<T>{});
+    case raw::PointwiseLoss::kHuber:
+      return function(Huber<T>{static_cast<T>(loss.delta)});
   }
 }
 
@@ -77,11 +99,13 @@ struct Operands {
   template <class F>
   void for_packets(std::int64_t begin, std::int64_t end, F body) const {
     constexpr std::int64_t kSize = kPacketSize<T>;
-    for (std::int64_t at = begin; at < end; at += kSize) {
-      const std::int64_t length = end - at < kSize ? end - at : kSize;
-      body(at, length, load_part(x + at, length, T(0.5)), load_part(target + at, length, T(0.5)),
-           weight ? load_part(weight + at, length, T(1)) : Packet<T>(Packet<T>::Ones()));
-    }
+    std::int64_t at = begin;
+    for (; at + kSize <= end; at += kSize)
+      body(at, kSize, load_packet(x + at), load_packet(target + at),
+           weight ? load_packet(weight + at) : Packet<T>(Packet<T>::Ones()));
+    if (const std::int64_t rest = end - at; rest > 0)
+      body(at, rest, load_tail(x + at, rest, T(0.5)), load_tail(target + at, rest, T(0.5)),
+           weight ? load_tail(weight + at, rest, T(1)) : Packet<T>(Packet<T>::Ones()));
   }
 };
 
@@ -92,7 +116,7 @@ bool are_probabilities(const Packet<T>& x) {
 
 // Writes the sum, block by block in f64, or each `out[i]`. Returns false if an x should be a probability and is not.
 template <class T, class Loss>
-bool run_loss(const Operands<T>& in, T* out, bool reduce, double scale, Loss) {
+bool run_loss(const Operands<T>& in, T* out, bool reduce, double scale, Loss loss) {
   double total = 0;
   bool valid = true;
   for (std::int64_t block = 0; block < in.count; block += kShortBlock<T>) {
@@ -102,7 +126,7 @@ bool run_loss(const Operands<T>& in, T* out, bool reduce, double scale, Loss) {
         block, end,
         [&](std::int64_t at, std::int64_t length, const Packet<T>& x, const Packet<T>& y, const Packet<T>& w) {
           if constexpr (requires { Loss::kProbabilities; }) valid = valid && are_probabilities<T>(x);
-          Packet<T> value = Loss::value(x, y, w);
+          Packet<T> value = loss.value(x, y, w);
           if (!reduce) return store_part<T>(out + at, value, length);
           if (length < kPacketSize<T>) value = load_tail<T>(value.data(), length, T(0));
           sums += value;
@@ -115,8 +139,9 @@ bool run_loss(const Operands<T>& in, T* out, bool reduce, double scale, Loss) {
 
 }  // namespace
 
-void pointwise_loss(raw::PointwiseLoss loss, const void* x, const void* target, const void* pos_weight, void* out,
-                    std::int64_t count, DType dtype, raw::Reduction reduction, double scale, std::int64_t* bad) {
+void pointwise_loss(const raw::PointwiseLoss& loss, const void* x, const void* target, const void* pos_weight,
+                    void* out, std::int64_t count, DType dtype, raw::Reduction reduction, double scale,
+                    std::int64_t* bad) {
   for_float(dtype, [&]<class T>(T) {
     const Operands<T> in{as<T>(x), as<T>(target), as<T>(pos_weight), count};
     with_loss<T>(loss, [&](auto kind) {
@@ -126,7 +151,7 @@ void pointwise_loss(raw::PointwiseLoss loss, const void* x, const void* target, 
   });
 }
 
-void pointwise_loss_backward(raw::PointwiseLoss loss, const void* grad, const void* x, const void* target,
+void pointwise_loss_backward(const raw::PointwiseLoss& loss, const void* grad, const void* x, const void* target,
                              const void* pos_weight, void* out, std::int64_t count, DType dtype,
                              raw::Reduction reduction, double scale) {
   for_float(dtype, [&]<class T>(T) {

@@ -11,21 +11,11 @@
 
 #include "lockstep/tensor/cpu/loops_internal.h"
 #include "lockstep/tensor/cpu/packets_internal.h"
-#include "lockstep/tensor/kernels/pointwise_internal.h"
+#include "lockstep/tensor/cpu/softmax_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
 
 namespace {
-
-// y[i] = e^(x[i] - shift), with the same code for every element. No x is above the shift, unless one is NaN.
-template <class T>
-void shifted_exp(const T* x, T* y, std::int64_t n, T shift) {
-  if constexpr (std::is_same_v<T, float>) {
-    for (std::int64_t i = 0; i < n; ++i) y[i] = math::exp_up_to_0(x[i] - shift);
-  } else {
-    map_packets(n, y, x, [shift](const Packet<T>& v) { return exp_packet<Packet<T>>(v - shift); });
-  }
-}
 
 // The sum of e^(x[i] - shift) without storing the terms.
 template <class T>
@@ -38,24 +28,6 @@ double sum_shifted_exp(const T* x, std::int64_t n, T shift) {
     total += sum_packets(tile, length, [](const Packet<T>& v) { return v; });
   }
   return total;
-}
-
-// The largest element. It may ignore a NaN, which makes every exponential sum NaN anyway.
-template <class T>
-T largest(const T* x, std::int64_t n) {
-  constexpr int kSize = kPacketSize<T>;
-  if (n < 2 * kSize) {
-    T best = x[0];
-    for (std::int64_t i = 1; i < n; ++i) best = x[i] > best ? x[i] : best;
-    return best;
-  }
-  // The last two packets overlap earlier ones: a maximum may count elements twice.
-  Packet<T> a = load_packet(x + n - 2 * kSize), b = load_packet(x + n - kSize);
-  for (std::int64_t i = 0; i + 2 * kSize <= n; i += 2 * kSize) {
-    a = a.max(load_packet(x + i));
-    b = b.max(load_packet(x + i + kSize));
-  }
-  return a.max(b).maxCoeff();
 }
 
 // The shift that prevents overflow of the exponentials; 0 for a row of -inf, where -inf - -inf would be NaN.

@@ -60,34 +60,18 @@ void map_packets(std::int64_t count, T* out, const T* in, F f) {
   if (i < count) store_tail<T>(out + i, f(load_tail(in + i, count - i, T(0))), count - i);
 }
 
-// The sum of a packet's lanes, added in pairs.
+// The sum of a packet's lanes: its halves are added until one lane is left.
+template <class T, int kLanes>
+T add_halves(const Eigen::Array<T, kLanes, 1>& lanes) {
+  constexpr int kHalf = kLanes / 2;
+  if constexpr (kHalf == 0)
+    return lanes[0];
+  else
+    return add_halves<T, kHalf>(lanes.template head<kHalf>() + lanes.template tail<kHalf>());
+}
 template <class T>
 T add_lanes(const Packet<T>& packet) {
-  T lanes[kPacketSize<T>];
-  store_packet<T>(lanes, packet);
-  for (int half = kPacketSize<T> / 2; half > 0; half /= 2) {
-    for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
-  }
-  return lanes[0];
-}
-
-// The largest element (NaN if there is one), computed per lane first.
-template <class T>
-T max_of(const T* x, std::int64_t count) {
-  constexpr int kLanes = 4 * kPacketSize<T>;
-  const auto better = [](T a, T b) { return ((a > b) | (a != a)) ? a : b; };
-  T best = x[0];
-  std::int64_t i = 0;
-  if (count >= kLanes) {
-    T lanes[kLanes];
-    for (int j = 0; j < kLanes; ++j) lanes[j] = x[j];
-    for (i = kLanes; i + kLanes <= count; i += kLanes) {
-      for (int j = 0; j < kLanes; ++j) lanes[j] = better(x[i + j], lanes[j]);
-    }
-    for (int j = 0; j < kLanes; ++j) best = better(lanes[j], best);
-  }
-  for (; i < count; ++i) best = better(x[i], best);
-  return best;
+  return add_halves<T, kPacketSize<T>>(packet);
 }
 
 // The sum of f(x[i]), in an order that depends on `count` alone: four packets of partial sums in blocks of kSumBlock

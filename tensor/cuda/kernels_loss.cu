@@ -71,9 +71,25 @@ struct L1 {
   }
 };
 
-template <class F>
-void with_loss(raw::PointwiseLoss loss, F function) {
-  switch (loss) {
+template <class Number>
+struct Huber {
+  static constexpr bool kProbabilities = false;
+  Number delta;
+  template <class T>
+  DEVICE_ONLY T value(T x, T y, T w) const {
+    const T slope = derivative(x, y, w);
+    return slope * ((x - y) - slope * T(0.5));
+  }
+  template <class T>
+  DEVICE_ONLY T derivative(T x, T y, T) const {
+    const T d = x - y;
+    return d < -delta ? -delta : d > delta ? delta : d;  // NaN stays
+  }
+};
+
+template <class T, class F>
+void with_loss(const raw::PointwiseLoss& loss, F function) {
+  switch (loss.kind) {
     case raw::PointwiseLoss::kBce:
       return function(Bce{});
     case raw::PointwiseLoss::kBceWithLogits:
@@ -82,20 +98,23 @@ void with_loss(raw::PointwiseLoss loss, F function) {
       return function(Mse{});
     case raw::PointwiseLoss::kL1:
       return function(L1{});
+    case raw::PointwiseLoss::kHuber:
+      return function(Huber<T>{static_cast<T>(loss.delta)});
   }
 }
 
 template <class T, class Loss>
 struct LossOf {
+  Loss loss;
   const T *x, *y, *w;
   Fault* fault;
   DEVICE_ONLY T operator[](std::int64_t i) const {
     if constexpr (Loss::kProbabilities) {
       if (!(x[i] >= T(0) && x[i] <= T(1))) report(fault, Fault::kProbability, i, 0, 0);
     }
-    return Loss::value(x[i], y[i], w ? w[i] : T(1));
+    return loss.value(x[i], y[i], w ? w[i] : T(1));
   }
-  DEVICE_ONLY T derivative(std::int64_t i) const { return Loss::derivative(x[i], y[i], w ? w[i] : T(1)); }
+  DEVICE_ONLY T derivative(std::int64_t i) const { return loss.derivative(x[i], y[i], w ? w[i] : T(1)); }
 };
 
 template <class T, class Loss>
@@ -132,11 +151,11 @@ struct LossSlope {
 
 }  // namespace
 
-void pointwise_loss(raw::PointwiseLoss loss, const void* x, const void* target, const void* pos_weight, void* out,
-                    std::int64_t count, DType dtype, raw::Reduction reduction, double scale, std::int64_t*) {
+void pointwise_loss(const raw::PointwiseLoss& loss, const void* x, const void* target, const void* pos_weight,
+                    void* out, std::int64_t count, DType dtype, raw::Reduction reduction, double scale, std::int64_t*) {
   for_float(dtype, [&]<class T>(T) {
-    with_loss(loss, [&]<class Loss>(Loss) {
-      const LossOf<T, Loss> of{static_cast<const T*>(x), static_cast<const T*>(target),
+    with_loss<T>(loss, [&]<class Loss>(Loss kind) {
+      const LossOf<T, Loss> of{kind, static_cast<const T*>(x), static_cast<const T*>(target),
                                static_cast<const T*>(pos_weight), fault_record()};
       T* const to = static_cast<T*>(out);
       if (reduction == raw::Reduction::kNone)
@@ -147,12 +166,12 @@ void pointwise_loss(raw::PointwiseLoss loss, const void* x, const void* target, 
   });
 }
 
-void pointwise_loss_backward(raw::PointwiseLoss loss, const void* grad, const void* x, const void* target,
+void pointwise_loss_backward(const raw::PointwiseLoss& loss, const void* grad, const void* x, const void* target,
                              const void* pos_weight, void* out, std::int64_t count, DType dtype,
                              raw::Reduction reduction, double scale) {
   for_float(dtype, [&]<class T>(T) {
-    with_loss(loss, [&]<class Loss>(Loss) {
-      const LossOf<T, Loss> of{static_cast<const T*>(x), static_cast<const T*>(target),
+    with_loss<T>(loss, [&]<class Loss>(Loss kind) {
+      const LossOf<T, Loss> of{kind, static_cast<const T*>(x), static_cast<const T*>(target),
                                static_cast<const T*>(pos_weight), fault_record()};
       launch_elements("pointwise loss backward", count,
                       LossSlope<T, Loss>{of, static_cast<const T*>(grad), static_cast<T*>(out), static_cast<T>(scale),

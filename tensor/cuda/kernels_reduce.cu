@@ -8,19 +8,20 @@ namespace lockstep::LOCKSTEP_KERNELS {
 
 namespace {
 
-// Integers are added in 64 bits, which wraps to the same result as addition in their own width.
+// The sum of integers is i64, which wraps around.
 template <class T>
 struct SumOf {
   using Sum = std::conditional_t<std::is_integral_v<T>, std::uint64_t, T>;
+  using Out = std::conditional_t<std::is_integral_v<T>, std::int64_t, T>;
   const T* in;
-  T* out;
+  Out* out;
   double scale;
   DEVICE_ONLY Sum start() const { return 0; }
   DEVICE_ONLY void add(Sum& sum, std::int64_t at, std::int64_t, std::int64_t) const { sum += static_cast<Sum>(in[at]); }
   DEVICE_ONLY Sum join(Sum a, Sum b) const { return a + b; }
   DEVICE_ONLY void finish(std::int64_t output, Sum sum) const {
     if constexpr (std::is_integral_v<T>)
-      out[output] = static_cast<T>(sum);
+      out[output] = static_cast<Out>(sum);
     else
       out[output] = static_cast<T>(static_cast<double>(sum) * scale);
   }
@@ -42,6 +43,17 @@ struct SumOfSquares {
   DEVICE_ONLY void finish(std::int64_t output, Sum sum) const {
     out[output] = static_cast<T>(static_cast<double>(sum) * scale);
   }
+};
+
+template <class T>
+struct ProductOf {
+  using Sum = T;
+  const T* in;
+  T* out;
+  DEVICE_ONLY Sum start() const { return 1; }
+  DEVICE_ONLY void add(Sum& product, std::int64_t at, std::int64_t, std::int64_t) const { product *= in[at]; }
+  DEVICE_ONLY Sum join(Sum a, Sum b) const { return a * b; }
+  DEVICE_ONLY void finish(std::int64_t output, Sum product) const { out[output] = product; }
 };
 
 struct Greatest {
@@ -96,7 +108,7 @@ void extreme(const char* op, const void* in, void* values, std::int64_t* places,
 
 void sum(const void* in, void* out, const Rows& rows, DType dtype, double scale) {
   for_number(dtype, [&]<class T>(T) {
-    launch_reduce("sum", rows, SumOf<T>{static_cast<const T*>(in), static_cast<T*>(out), scale});
+    launch_reduce("sum", rows, SumOf<T>{static_cast<const T*>(in), static_cast<typename SumOf<T>::Out*>(out), scale});
   });
 }
 
@@ -106,6 +118,13 @@ void sum_squares(const void* in, const void* center, void* out, const Rows& rows
         "sum_squares", rows,
         SumOfSquares<T>{static_cast<const T*>(in), static_cast<const T*>(center), static_cast<T*>(out), scale});
   });
+}
+
+void prod(const void* in, void* out, const Rows& rows, DType dtype) {
+  const auto launch = [&]<class T>(T) {
+    launch_reduce("prod", rows, ProductOf<T>{static_cast<const T*>(in), static_cast<T*>(out)});
+  };
+  dtype == kInt64 ? launch(std::uint64_t{}) : for_float(dtype, launch);
 }
 
 void max(const void* in, void* out, const Rows& rows, DType dtype) {

@@ -30,7 +30,7 @@ std::string place(const Shape& shape, std::int64_t flat) {
 
 }  // namespace
 
-Tensor pointwise_loss(PointwiseLoss loss, const Tensor& x, const Tensor& target, const Tensor& pos_weight,
+Tensor pointwise_loss(const PointwiseLoss& loss, const Tensor& x, const Tensor& target, const Tensor& pos_weight,
                       Reduction reduction) {
   const Dense xs(x), targets(target), weights(pos_weight);
   Tensor out = empty(reduction == Reduction::kNone ? x.shape() : Shape(), x.options());
@@ -43,7 +43,7 @@ Tensor pointwise_loss(PointwiseLoss loss, const Tensor& x, const Tensor& target,
   return out;
 }
 
-Tensor pointwise_loss_backward(PointwiseLoss loss, const Tensor& grad, const Tensor& x, const Tensor& target,
+Tensor pointwise_loss_backward(const PointwiseLoss& loss, const Tensor& grad, const Tensor& x, const Tensor& target,
                                const Tensor& pos_weight, Reduction reduction) {
   const Dense grads(grad), xs(x), targets(target), weights(pos_weight);
   Tensor out = empty(x.shape(), x.options());

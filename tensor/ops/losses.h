@@ -10,16 +10,22 @@ namespace lockstep::raw {
 
 enum class Reduction : std::uint8_t { kMean, kSum, kNone };
 
-// Losses of one element of x and one of the target.
-enum class PointwiseLoss : std::uint8_t { kBce, kBceWithLogits, kMse, kL1 };
+// Losses of one element of x and one of the target. kHuber squares differences below `delta`.
+struct PointwiseLoss {
+  enum Kind : std::uint8_t { kBce, kBceWithLogits, kMse, kL1, kHuber };
+  Kind kind;
+  double delta = 0;
+
+  PointwiseLoss(Kind kind, double delta = 0) : kind(kind), delta(delta) {}  // NOLINT: converts
+};
 
 // All operands have the shape, dtype (f32 or f64) and device of x; `pos_weight` (logits only) may be undefined. The
 // result is 0-d, or of that shape for kNone. Throws InvalidArgument, naming value and position, if kBce finds an x
 // outside [0, 1].
-Tensor pointwise_loss(PointwiseLoss loss, const Tensor& x, const Tensor& target, const Tensor& pos_weight,
+Tensor pointwise_loss(const PointwiseLoss& loss, const Tensor& x, const Tensor& target, const Tensor& pos_weight,
                       Reduction reduction);
 // The gradient of x, given `grad`, the gradient of the result.
-Tensor pointwise_loss_backward(PointwiseLoss loss, const Tensor& grad, const Tensor& x, const Tensor& target,
+Tensor pointwise_loss_backward(const PointwiseLoss& loss, const Tensor& grad, const Tensor& x, const Tensor& target,
                                const Tensor& pos_weight, Reduction reduction);
 
 struct NllOptions {

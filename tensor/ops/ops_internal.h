@@ -127,6 +127,8 @@ Tensor scalar_like(const char* op, const Tensor& like, const Scalar& number);
 Tensor sum(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
 void sum_out(const Tensor& x, const Shape& dims, bool keepdim, const Tensor& out);
 Tensor mean(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
+// x is f32, f64 or i64.
+Tensor prod(const Tensor& x, std::int64_t dim, bool keepdim = false);
 Tensor max(const Tensor& x, const Shape& dims = {}, bool keepdim = false, const char* op = "max");
 Tensor min(const Tensor& x, const Shape& dims = {}, bool keepdim = false, const char* op = "min");
 Tensor var(const Tensor& x, const Shape& dims = {}, bool keepdim = false, std::int64_t correction = 1);

@@ -76,10 +76,9 @@ Tensor pick(const char* op, const Tensor& x, const Shape& dims, bool keepdim, DT
 }  // namespace
 
 Tensor sum(const Tensor& x, const Shape& dims, bool keepdim) {
-  if (!x.is_floating_point() && x.dtype() != kInt64) return sum(to(x, kInt64), dims, keepdim);
   if (is_half(x.dtype())) return to(sum(widened(x), dims, keepdim), x.dtype());
   const Plan p = plan("sum", x, dims, keepdim);
-  Tensor out = empty(p.shape, x.options());
+  Tensor out = empty(p.shape, {.dtype = x.is_floating_point() ? x.dtype() : kInt64, .device = x.device()});
   if (out.numel() > 0) kernels(x.device()).sum(p.input.raw_data(), out.raw_data(), p.rows, x.dtype(), 1.0);
   return out;
 }
@@ -89,7 +88,7 @@ void sum_out(const Tensor& x, const Shape& dims, bool keepdim, const Tensor& out
   const Plan p = plan("sum", x, dims, keepdim);
   LOCKSTEP_CHECK(p.shape == out.shape() && out.is_contiguous(), "sum: the result has shape {}, the output is {}",
                  p.shape.to_string(), describe(out));
-  if (is_half(x.dtype())) return copy(sum(x, dims, keepdim), out);
+  if (is_half(x.dtype()) || !x.is_floating_point()) return copy(sum(x, dims, keepdim), out);
   if (out.numel() > 0) kernels(x.device()).sum(p.input.raw_data(), out.raw_data(), p.rows, x.dtype(), 1.0);
 }
 
@@ -100,6 +99,13 @@ Tensor mean(const Tensor& x, const Shape& dims, bool keepdim) {
   // The mean of no elements is 0 * infinity: NaN, as in PyTorch.
   if (out.numel() > 0)
     kernels(x.device()).sum(p.input.raw_data(), out.raw_data(), p.rows, x.dtype(), 1.0 / static_cast<double>(p.rows.n));
+  return out;
+}
+
+Tensor prod(const Tensor& x, std::int64_t dim, bool keepdim) {
+  const Plan p = plan("prod", x, {dim}, keepdim);
+  Tensor out = empty(p.shape, x.options());
+  if (out.numel() > 0) kernels(x.device()).prod(p.input.raw_data(), out.raw_data(), p.rows, x.dtype());
   return out;
 }
 

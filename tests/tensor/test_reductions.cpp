@@ -130,6 +130,37 @@ TEST_CASE("every maximum and minimum propagates NaN") {
   }
 }
 
+TEST_CASE("extremes and their first positions agree with a plain loop at any length, along rows and columns") {
+  for (const std::int64_t n : {1, 2, 15, 16, 17, 63, 64, 65, 300, 4096, 9000}) {
+    for (const bool with_nan : {false, true}) {
+      ls::Tensor x = ls::randint(0, n / 2 + 1, {3, n}).to(ls::kFloat32);
+      if (with_nan) x = ls::where(x == n / 4, std::numeric_limits<float>::quiet_NaN(), x);
+      const ls::Tensor columns = x.t().contiguous();
+      for (const bool largest : {true, false}) {
+        const ls::Tensor values = largest ? ls::amax(x, {1}) : ls::amin(x, {1});
+        const ls::Tensor places = largest ? ls::argmax(x, 1) : ls::argmin(x, 1);
+        CHECK(ls::equal(places, largest ? ls::argmax(columns, 0) : ls::argmin(columns, 0)));
+        CHECK(ls::allclose(values, largest ? ls::amax(columns, {0}) : ls::amin(columns, {0}), 0, 0, true));
+        for (std::int64_t row = 0; row < 3; ++row) {
+          const auto elements = x.select(0, row).to_vector<float>();
+          const auto precedes = [&](float a, float b) { return b == b && (a != a || (largest ? a > b : a < b)); };
+          const auto first = std::min_element(elements.begin(), elements.end(), precedes);
+          CHECK(places.select(0, row).item<std::int64_t>() == first - elements.begin());
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("any and all of numbers and bools, also of no elements") {
+  const ls::Tensor x = ls::tensor({{0.0, 0.0, 1.0}, {0.0, -2.0, 3.0}});
+  CHECK(ls::equal(x.any({0}), ls::tensor({false, true, true})));
+  CHECK(ls::equal((x != 0).all({1}), ls::tensor({false, false})));
+  CHECK(ls::equal(x.all({0}), ls::tensor({false, false, true})));
+  CHECK(ls::equal(ls::any(ls::zeros({0, 2}), {0}), ls::tensor({false, false})));
+  CHECK(ls::equal(ls::all(ls::zeros({0, 2}), {0}), ls::tensor({true, true})));
+}
+
 TEST_CASE("the sum of no elements is 0, its mean and variance NaN, its maximum an error") {
   const ls::StateDict file = golden("ops");
   for (const std::string& tag : float_tags()) {
