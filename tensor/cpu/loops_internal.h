@@ -66,13 +66,15 @@ void for_usual(std::int64_t count, T* out, IsUsual is_usual, Fast fast, Slow slo
 
 namespace detail {
 
+inline constexpr std::int64_t kPiece = 1024;  // elements of the tile of an operand that is not contiguous
+
 // One operand of type T in a row: its tile and the row's address.
 template <class T>
 struct Cursor {
   T* row;
   std::int64_t stride;
   bool dense;
-  alignas(64) T tile[kTile];
+  alignas(64) T tile[kPiece];
 
   Cursor() {}  // leaves the tile uninitialised: a tuple would otherwise fill it with zeros
 
@@ -81,7 +83,7 @@ struct Cursor {
     stride = step;
     dense = step == 1;
     if (step == 0) {  // a repeated element: the tile is filled once per row
-      for (std::int64_t i = 0; i < (length < kTile ? length : kTile); ++i) tile[i] = *start;
+      for (std::int64_t i = 0; i < (length < kPiece ? length : kPiece); ++i) tile[i] = *start;
     }
   }
   const T* load(std::int64_t at, std::int64_t count) {
@@ -113,7 +115,7 @@ void run_row(const Loop<N>& loop, const std::int64_t* offsets, std::int64_t from
   (std::get<I>(in).enter(start(static_cast<In*>(nullptr), static_cast<int>(I) + 1), loop.strides[I + 1][inner], count),
    ...);
   const bool all_dense = out.dense && (std::get<I>(in).dense && ...);
-  const std::int64_t step = all_dense ? count : kTile;
+  const std::int64_t step = all_dense ? count : kPiece;
   for (std::int64_t at = 0; at < count; at += step) {
     const std::int64_t length = count - at < step ? count - at : step;
     body(length, out.target(at), std::get<I>(in).load(at, length)...);
