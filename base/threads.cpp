@@ -30,13 +30,15 @@ int default_threads() {
   return std::max(CPU_COUNT(&cores), 1);
 }
 
-// One job at a time. The workers and the caller take chunks by an atomic counter. Workers wait for the next job, and the
+// One job at a time. Each thread has a range of the chunks, the same one in every job of that length, so that what it
+// wrote is still in its caches; then it takes chunks of the other ranges. Workers wait for the next job, and the
 // caller for the last worker, by spinning for a while before they sleep: waking a thread takes longer than most jobs.
 class Pool {
  public:
-  explicit Pool(int helpers) : turns_(helpers < usable_cores() ? kTurns : 0) {
+  explicit Pool(int helpers)
+      : turns_(helpers < usable_cores() ? kTurns : 0), ranges_(static_cast<std::size_t>(helpers) + 1) {
     try {
-      for (int i = 0; i < helpers; ++i) threads_.emplace_back([this] { work(); });
+      for (int i = 1; i <= helpers; ++i) threads_.emplace_back([this, i] { work(static_cast<std::size_t>(i)); });
     } catch (const std::system_error& error) {
       stop();
       throw DeviceError(fmt::format("the CPU pool cannot start {} threads: {}; set LOCKSTEP_NUM_THREADS to fewer",
@@ -51,12 +53,16 @@ class Pool {
   void run(std::int64_t chunks, void (*body)(void*, std::int64_t), void* context) {
     body_ = body;
     context_ = context;
-    chunks_ = chunks;
-    next_.store(0, std::memory_order_relaxed);
-    failed_ = chunks;
+    const std::int64_t count = std::ssize(ranges_);
+    for (std::int64_t i = 0; i < count; ++i) {
+      Range& range = ranges_[static_cast<std::size_t>(i)];
+      range.next.store(i * chunks / count, std::memory_order_relaxed);
+      range.end = (i + 1) * chunks / count;
+    }
+    failed_.store(chunks, std::memory_order_relaxed);
     gate_.store(kOpen, std::memory_order_release);
     announce();
-    take_chunks();
+    take_chunks(0);
     gate_.fetch_and(~kOpen, std::memory_order_acq_rel);  // a worker that wakes late finds no job
     for (std::uint32_t inside; (inside = gate_.load(std::memory_order_acquire)) != 0;) wait_while(gate_, inside);
     if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
@@ -83,21 +89,28 @@ class Pool {
     }
   }
 
-  void take_chunks() {
-    std::int64_t chunk = 0;
+  // Takes chunks of the ranges, that of `first` first.
+  void take_chunks(std::size_t first) {
+    for (std::size_t i = 0; i < ranges_.size(); ++i) {
+      Range& range = ranges_[(first + i) % ranges_.size()];
+      for (std::int64_t chunk; (chunk = range.next.fetch_add(1, std::memory_order_relaxed)) < range.end;) {
+        if (chunk < failed_.load(std::memory_order_relaxed)) run_chunk(chunk);
+      }
+    }
+  }
+  void run_chunk(std::int64_t chunk) {
     try {
-      while ((chunk = next_.fetch_add(1, std::memory_order_relaxed)) < chunks_) body_(context_, chunk);
+      body_(context_, chunk);
     } catch (...) {
       fail(chunk, std::current_exception());
     }
   }
 
-  // Chunks are taken in order, so all below this one run to their end, and the error that is kept does not depend on time.
+  // All chunks below a failed one still run, so the error that is kept does not depend on time.
   void fail(std::int64_t chunk, std::exception_ptr error) {
-    next_.store(chunks_, std::memory_order_relaxed);  // the other chunks are not needed
     const std::lock_guard lock(failing_);
-    if (chunk >= failed_) return;
-    failed_ = chunk;
+    if (chunk >= failed_.load(std::memory_order_relaxed)) return;
+    failed_.store(chunk, std::memory_order_relaxed);
     error_ = std::move(error);
   }
 
@@ -113,31 +126,36 @@ class Pool {
     if (gate_.fetch_sub(1, std::memory_order_acq_rel) == 1) gate_.notify_one();
   }
 
-  void work() {
+  void work(std::size_t index) {
     for (std::uint32_t seen = 0;;) {
       wait_while(jobs_, seen);
       seen = jobs_.load(std::memory_order_acquire);
       if (stop_) return;
       if (!enter()) continue;
-      take_chunks();
+      take_chunks(index);
       leave();
     }
   }
 
+  // Chunks [next, end) have not been taken.
+  struct alignas(64) Range {
+    std::atomic<std::int64_t> next{0};
+    std::int64_t end = 0;
+  };
+
   const int turns_;
-  std::vector<std::thread> threads_;
   std::atomic<std::uint32_t> jobs_{0};  // number of jobs so far
   // kOpen while workers may begin with the job, plus the number of workers inside. The job's members below change only
   // while this is 0.
   std::atomic<std::uint32_t> gate_{0};
   void (*body_)(void*, std::int64_t) = nullptr;
   void* context_ = nullptr;
-  std::int64_t chunks_ = 0;
-  std::atomic<std::int64_t> next_{0};
+  std::vector<Range> ranges_;  // of the caller and the workers
   std::mutex failing_;
-  std::int64_t failed_ = 0;  // the lowest chunk that threw
+  std::atomic<std::int64_t> failed_{0};  // the lowest chunk that threw
   std::exception_ptr error_;
   std::atomic<bool> stop_{false};
+  std::vector<std::thread> threads_;  // the last member: they use the others
 };
 
 // The pool and its busy flag. `busy` also covers nested calls: an operation inside a chunk runs on that chunk's

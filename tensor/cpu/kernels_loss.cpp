@@ -1,6 +1,10 @@
 // Losses of an element: one pass for the value, one for the gradient. The order of sums depends on the shape alone.
 #include "lockstep/tensor/kernels/level_internal.h"
 
+#include <algorithm>
+#include <atomic>
+#include <vector>
+
 #include "lockstep/tensor/cpu/loops_internal.h"
 #include "lockstep/tensor/cpu/packets_internal.h"
 #include "lockstep/tensor/cpu/softmax_internal.h"
@@ -117,13 +121,12 @@ bool are_probabilities(const Packet<T>& x) {
 // Writes the sum, block by block in f64, or each `out[i]`. Returns false if an x should be a probability and is not.
 template <class T, class Loss>
 bool run_loss(const Operands<T>& in, T* out, bool reduce, double scale, Loss loss) {
-  double total = 0;
-  bool valid = true;
-  for (std::int64_t block = 0; block < in.count; block += kShortBlock<T>) {
+  // Returns the sum of a block; `valid` becomes false if an x should be a probability and is not.
+  const auto sum_of_block = [&](std::int64_t block, bool& valid) {
     Packet<T> sums = Packet<T>::Zero();
-    const std::int64_t end = in.count - block < kShortBlock<T> ? in.count : block + kShortBlock<T>;
+    const std::int64_t begin = block * kShortBlock<T>, end = std::min(begin + kShortBlock<T>, in.count);
     in.for_packets(
-        block, end,
+        begin, end,
         [&](std::int64_t at, std::int64_t length, const Packet<T>& x, const Packet<T>& y, const Packet<T>& w) {
           if constexpr (requires { Loss::kProbabilities; }) valid = valid && are_probabilities<T>(x);
           Packet<T> value = loss.value(x, y, w);
@@ -131,7 +134,23 @@ bool run_loss(const Operands<T>& in, T* out, bool reduce, double scale, Loss los
           if (length < kPacketSize<T>) value = load_tail<T>(value.data(), length, T(0));
           sums += value;
         });
-    if (reduce) total += static_cast<double>(add_lanes<T>(sums));
+    return static_cast<double>(add_lanes<T>(sums));
+  };
+  double total = 0;
+  bool valid = true;
+  const std::int64_t blocks = (in.count + kShortBlock<T> - 1) / kShortBlock<T>;
+  if (in.count < kParallelFrom) {
+    for (std::int64_t block = 0; block < blocks; ++block) total += sum_of_block(block, valid);
+  } else {
+    std::vector<double> sums(static_cast<std::size_t>(blocks));
+    std::atomic<bool> all_valid = true;
+    for_units(blocks, kShortBlock<T>, [&](std::int64_t block) {
+      bool is_valid = true;
+      sums[static_cast<std::size_t>(block)] = sum_of_block(block, is_valid);
+      if (!is_valid) all_valid.store(false, std::memory_order_relaxed);
+    });
+    for (const double sum : sums) total += sum;
+    valid = all_valid;
   }
   if (reduce) *out = static_cast<T>(total * scale);
   return valid;

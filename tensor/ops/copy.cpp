@@ -5,6 +5,7 @@
 
 #include "lockstep/tensor/memory/accelerator_internal.h"
 #include "lockstep/tensor/memory/capture_internal.h"
+#include "lockstep/tensor/ops/pieces_internal.h"
 #include "lockstep/tensor/ops/wrappers_internal.h"
 
 namespace lockstep::raw {
@@ -18,7 +19,14 @@ void copy_bytes(const Tensor& from, const Tensor& to) {
   if (source == target) return;
   const auto bytes = static_cast<std::size_t>(to.numel()) * item_size(to.dtype());
   if (from.device().is_cpu() && to.device().is_cpu()) {
-    std::memmove(target, source, bytes);
+    auto* const out = static_cast<std::byte*>(target);
+    const auto* const in = static_cast<const std::byte*>(source);
+    if (out < in + bytes && in < out + bytes) {
+      std::memmove(out, in, bytes);
+    } else {
+      for_pieces(bytes,
+                 [=](std::size_t offset, std::size_t length) { std::memcpy(out + offset, in + offset, length); });
+    }
     return;
   }
   if (from.device() != to.device()) {

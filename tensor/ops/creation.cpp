@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "lockstep/tensor/ops/pieces_internal.h"
 #include "lockstep/tensor/ops/wrappers_internal.h"
 
 namespace lockstep::raw {
@@ -36,7 +37,11 @@ Tensor zeros(const Shape& shape, const TensorOptions& options) {
     fill(out, 0);
     return out;
   }
-  if (out.numel() > 0) std::memset(out.raw_data(), 0, static_cast<std::size_t>(out.numel()) * item_size(out.dtype()));
+  auto* const bytes = static_cast<std::byte*>(out.raw_data());
+  for_pieces(static_cast<std::size_t>(out.numel()) * item_size(out.dtype()),
+             [=](std::size_t offset, std::size_t length) {
+               if (length > 0) std::memset(bytes + offset, 0, length);
+             });
   return out;
 }
 
