@@ -255,9 +255,9 @@ inline void layers() {
 inline void optimizers() {
   std::vector<spelt::Parameter> parameters;
   for (int i = 0; i < 20; ++i) {
-    const Tensor values = fw::rand({50'000}).requires_grad_();
+    parameters.push_back(spelt::Parameter(fw::rand({50'000}).requires_grad_()));
+    const Tensor& values = parameters.back();
     values.sum().backward();
-    parameters.push_back(spelt::Parameter(values));
   }
   fw::optim::SGD sgd(parameters, spelt::sgd_options());
   bench::measure(
