@@ -75,7 +75,7 @@ Tensor derivative(const PointwiseLoss& loss, const Tensor& x, const Tensor& y, c
 bool of_difference(const PointwiseLoss& loss) { return loss.kind >= PointwiseLoss::kMse; }
 
 // d loss / d target of the others.
-Tensor target_derivative(const PointwiseLoss& loss, const Tensor& x, const Tensor& y, const Tensor& pos_weight) {
+Tensor target_derivative(const PointwiseLoss& loss, const Tensor& x, const Tensor& pos_weight) {
   if (loss.kind == PointwiseLoss::kBce) return clamp_min(log(1.0 - x), -100) - clamp_min(log(x), -100);
   return pos_weight.defined() ? (pos_weight - 1.0) * softplus(-x) - x : -x;
 }
@@ -92,7 +92,7 @@ Tensor pointwise(const char* op, const PointwiseLoss& loss, const Tensor& x, con
                   };
                   const bool negated = needs[1] && of_difference(loss);
                   Gradients gradients{needs[0] || negated ? by_x() : Tensor(), Tensor()};
-                  if (needs[1]) gradients[1] = negated ? -gradients[0] : scaled() * target_derivative(loss, *x, *y, *p);
+                  if (needs[1]) gradients[1] = negated ? -gradients[0] : scaled() * target_derivative(loss, *x, *p);
                   if (!needs[0]) gradients[0] = Tensor();
                   return gradients;
                 });

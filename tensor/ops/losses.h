@@ -16,7 +16,7 @@ struct PointwiseLoss {
   Kind kind;
   double delta = 0;
 
-  PointwiseLoss(Kind kind, double delta = 0) : kind(kind), delta(delta) {}  // NOLINT: converts
+  PointwiseLoss(Kind of_kind, double below = 0) : kind(of_kind), delta(below) {}  // NOLINT: converts
 };
 
 // All operands have the shape, dtype (f32 or f64) and device of x; `pos_weight` (logits only) may be undefined. The

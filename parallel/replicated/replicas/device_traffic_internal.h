@@ -28,7 +28,7 @@ class DeviceTraffic {
     const std::lock_guard lock(own.mutex);
     const auto same = std::ranges::find_if(
         own.links, [&](const LinkTraffic& link) { return link.from == from && link.to == to && link.phase == phase; });
-    LinkTraffic& link = same == own.links.end() ? own.links.emplace_back(from, to, phase) : *same;
+    LinkTraffic& link = same == own.links.end() ? own.links.emplace_back(LinkTraffic{from, to, phase}) : *same;
     link.bytes += bytes;
     ++link.transfers;
   }
