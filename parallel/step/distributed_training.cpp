@@ -16,12 +16,22 @@
 
 namespace lockstep::parallel {
 
+namespace {
+
+// Before the module is changed: replicas that construct a mode would change it at the same time.
+nn::Module& outside_replicas(const char* mode, nn::Module& module) {
+  require_outside_replicas(mode);
+  return module;
+}
+
+}  // namespace
+
 DistributedTraining::DistributedTraining(const char* mode, nn::Module& module, std::shared_ptr<ProcessGroup> of_ranks,
                                          int micro_batches_per_rank, Weighting weighting)
-    : mode(mode), module(module), group(std::move(of_ranks)), micro_batches_per_rank(micro_batches_per_rank),
-      weighting(weighting), micro_batches(module), backwards([this](autograd::Run& run) { begin_backward(run); }) {
+    : mode(mode), module(outside_replicas(mode, module)), group(std::move(of_ranks)),
+      micro_batches_per_rank(micro_batches_per_rank), weighting(weighting), micro_batches(module),
+      backwards([this](autograd::Run& run) { begin_backward(run); }) {
   LOCKSTEP_CHECK(group, "{}: the process group is null; call init_process_group to make one", mode);
-  require_outside_replicas(mode);
   LOCKSTEP_CHECK(micro_batches_per_rank >= 1 && micro_batches_per_rank * group->size() <= random::kMaxMicroBatches,
                  "{}: {} micro-batches per rank on {} ranks, expected 1 to {} in total", mode, micro_batches_per_rank,
                  group->size(), random::kMaxMicroBatches);
