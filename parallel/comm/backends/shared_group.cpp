@@ -47,14 +47,15 @@ SharedGroup::SharedGroup(const InitOptions& options, const Rendezvous& place, st
 }
 
 SharedGroup::~SharedGroup() {
-  for (auto& op : in_flight_) {
+  for (std::size_t slot = 0; slot < in_flight_.size(); ++slot) {
+    const std::shared_ptr<Operation> op = in_flight_[slot];  // the slot may drop its reference
     if (!op) continue;
     try {  // dropped operations are finished, unless there is an exception: then peers may never arrive
       if (!failure_ && std::uncaught_exceptions() == 0) wait(*op);
     } catch (const Error&) {
       // The operation keeps the error; the user did not wait for it.
     }
-    if (op && op->group) op->fail_without_group(*op->call);
+    if (op->group) op->fail_without_group(*op->call);
   }
   finish_transfers();
   const auto departure = std::uncaught_exceptions() > 0 ? Departure::kByError : Departure::kInOrder;
