@@ -42,8 +42,8 @@ struct DataParallel::State {
   Tensor mean_loss(const StepScale& scale);
   void add_gradients(const StepScale& scale);
 
-  // What a replica's thread allocates in a step of run(). The thread frees it itself, in the next run: a block that one
-  // thread allocates and another frees costs both of them cache misses. Large gradients do not wait for that.
+  // A replica's memory of a step of run(). Its thread allocates and frees it, in the next run: a block that one thread
+  // allocates and another frees costs both of them cache misses. Large gradients do not wait for that.
   struct alignas(64) Part {
     nn::ReplicaView view;
     std::vector<Tensor> leaves;     // of the trained parameters
