@@ -2,6 +2,8 @@
 // alone: neither on the number of threads nor on addresses.
 #include "lockstep/tensor/kernels/level_internal.h"
 
+#include <memory>
+
 #include "lockstep/tensor/cpu/loops_internal.h"
 #include "lockstep/tensor/cpu/packets_internal.h"
 
@@ -54,22 +56,67 @@ void sum_short_rows(const T* in, const T* center, T* out, const Rows& rows, doub
   });
 }
 
+// Calls body(o, begin, count) for pieces of at most kColumns columns of each outer index.
+template <class F>
+void for_columns(const Rows& rows, F body) {
+  const std::int64_t pieces = (rows.inner + kColumns - 1) / kColumns;
+  const std::int64_t width = rows.inner < kColumns ? rows.inner : kColumns;
+  for_units(rows.outer * pieces, rows.n * width, [&](std::int64_t unit) {
+    const std::int64_t begin = unit % pieces * kColumns;
+    body(unit / pieces, begin, rows.inner - begin < kColumns ? rows.inner - begin : kColumns);
+  });
+}
+
+// part[c] = sum over the rows of f(x[r][c], begin + c), one row after another.
+template <class T, class F>
+void add_rows(const T* x, T* part, std::int64_t rows, std::int64_t inner, std::int64_t begin, std::int64_t count, F f) {
+  for (std::int64_t c = 0; c < count; ++c) part[c] = 0;
+  std::int64_t r = 0;
+  for (; r + 4 <= rows; r += 4) {
+    const T *a = x + r * inner + begin, *b = a + inner, *c = b + inner, *d = c + inner;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::int64_t column = begin + i;
+      part[i] = part[i] + f(a[i], column) + f(b[i], column) + f(c[i], column) + f(d[i], column);
+    }
+  }
+  for (; r < rows; ++r) {
+    const T* row = x + r * inner + begin;
+    for (std::int64_t i = 0; i < count; ++i) part[i] += f(row[i], begin + i);
+  }
+}
+
 // One share of a column reduction: out[c] = sum over r of f(in[r][c], c).
 template <class T, class F>
 void sum_columns(const T* in, T* out, std::int64_t n, std::int64_t inner, std::int64_t begin, std::int64_t count,
                  double scale, F f) {
   double total[kColumns] = {};
   T part[kColumns];
-  for (std::int64_t r = 0; r < n;) {
-    const std::int64_t stop = r + kRowsBetween < n ? r + kRowsBetween : n;
-    for (std::int64_t c = 0; c < count; ++c) part[c] = 0;
-    for (; r < stop; ++r) {
-      const T* row = in + r * inner + begin;
-      for (std::int64_t c = 0; c < count; ++c) part[c] += f(row[c], begin + c);
-    }
+  for (std::int64_t r = 0; r < n; r += kRowsBetween) {
+    add_rows(in + r * inner, part, n - r < kRowsBetween ? n - r : kRowsBetween, inner, begin, count, f);
     for (std::int64_t c = 0; c < count; ++c) total[c] += part[c];
   }
   for (std::int64_t c = 0; c < count; ++c) out[begin + c] = static_cast<T>(total[c] * scale);
+}
+
+// The same sums for all columns of many rows: threads share the rows, as in the operation that wrote them.
+template <class T, class F>
+void sum_many_rows(const T* in, T* out, std::int64_t n, std::int64_t inner, double scale, F f) {
+  constexpr std::int64_t kWidth = 2048;
+  const std::int64_t blocks = (n + kRowsBetween - 1) / kRowsBetween;
+  const auto parts = std::make_unique_for_overwrite<T[]>(static_cast<std::size_t>(blocks * inner));
+  T* const first = parts.get();
+  for_units(blocks, kRowsBetween * inner, [=](std::int64_t block) {
+    const std::int64_t r = block * kRowsBetween, rows = n - r < kRowsBetween ? n - r : kRowsBetween;
+    for (std::int64_t c = 0; c < inner; c += kWidth)
+      add_rows(in + r * inner, first + block * inner + c, rows, inner, c, inner - c < kWidth ? inner - c : kWidth, f);
+  });
+  for_columns(Rows{1, blocks, inner}, [=](std::int64_t, std::int64_t begin, std::int64_t count) {
+    double total[kColumns] = {};
+    for (std::int64_t block = 0; block < blocks; ++block) {
+      for (std::int64_t c = 0; c < count; ++c) total[c] += first[block * inner + begin + c];
+    }
+    for (std::int64_t c = 0; c < count; ++c) out[begin + c] = static_cast<T>(total[c] * scale);
+  });
 }
 
 constexpr std::int64_t kFewColumns = 32;
@@ -94,17 +141,6 @@ void sum_few_columns(const T* in, T* out, std::int64_t n, std::int64_t inner, do
     }
   }
   for (std::int64_t c = 0; c < inner; ++c) out[c] = static_cast<T>(total[c] * scale);
-}
-
-// Calls body(o, begin, count) for pieces of at most kColumns columns of each outer index.
-template <class F>
-void for_columns(const Rows& rows, F body) {
-  const std::int64_t pieces = (rows.inner + kColumns - 1) / kColumns;
-  const std::int64_t width = rows.inner < kColumns ? rows.inner : kColumns;
-  for_units(rows.outer * pieces, rows.n * width, [&](std::int64_t unit) {
-    const std::int64_t begin = unit % pieces * kColumns;
-    body(unit / pieces, begin, rows.inner - begin < kColumns ? rows.inner - begin : kColumns);
-  });
 }
 
 // Integers are added in 64 bits, which wrap around; bytes first in 32 bits, which hold the sum of a block.
@@ -147,6 +183,9 @@ void sum_floats(const T* in, const T* center, T* out, const Rows& rows, double s
     });
     return;
   }
+  if (rows.outer == 1 && rows.n >= 2 * kRowsBetween && rows.inner > kFewColumns)
+    return sum_many_rows(in, out, rows.n, rows.inner, scale,
+                         [=](T x, std::int64_t column) { return f(x, center ? center[column] : T(0)); });
   for_columns(rows, [&](std::int64_t o, std::int64_t begin, std::int64_t count) {
     const T* c = center ? center + o * rows.inner : nullptr;
     const auto term = [c, f](T x, std::int64_t column) { return f(x, c ? c[column] : T(0)); };

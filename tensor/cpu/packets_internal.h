@@ -146,22 +146,22 @@ void add_products(const T* x, std::int64_t row, const T* y, std::int64_t count, 
     totals[r] += static_cast<double>(add_lanes<T>((sums[r][0] + sums[r][1]) + (sums[r][2] + sums[r][3])));
 }
 
-// A long sum: calls part(begin, count) for kPartials shares of whole blocks of [0, n), on several threads, and adds the
-// results in order. A short sum is one call.
+// The sum of part(begin, count) over shares of whole blocks of [0, n), which several threads compute and which are added
+// in order: a block each, or kPartials shares of a long sum.
 inline constexpr int kPartials = 64;
 
 template <class F>
 double sum_of_shares(std::int64_t n, F part) {
   const std::int64_t blocks = (n + kSumBlock - 1) / kSumBlock;
-  if (blocks < 2 * kPartials) return part(std::int64_t{0}, n);
-  const std::int64_t share = (blocks + kPartials - 1) / kPartials * kSumBlock;
-  double partials[kPartials] = {};
-  for_chunks(kPartials, [&](std::int64_t chunk) {
-    const std::int64_t begin = chunk * share, left = n - begin;
-    if (left > 0) partials[chunk] = part(begin, left < share ? left : share);
+  const std::int64_t share = (blocks < 2 * kPartials ? 1 : (blocks + kPartials - 1) / kPartials) * kSumBlock;
+  const std::int64_t shares = (n + share - 1) / share;
+  double partials[2 * kPartials];
+  for_units(shares, share, [&partials, n, share, part](std::int64_t i) {
+    const std::int64_t begin = i * share, left = n - begin;
+    partials[i] = part(begin, left < share ? left : share);
   });
   double total = 0;
-  for (const double partial : partials) total += partial;
+  for (std::int64_t i = 0; i < shares; ++i) total += partials[i];
   return total;
 }
 
