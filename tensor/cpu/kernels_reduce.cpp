@@ -16,7 +16,8 @@ constexpr std::int64_t kColumns = 256;  // columns of one share of a column redu
 // The sum of f over one row.
 template <class T, class F>
 double sum_row(const T* x, std::int64_t n, F f) {
-  return sum_of_shares(n, [&](std::int64_t begin, std::int64_t count) { return sum_packets(x + begin, count, f); });
+  if (n < kParallelFrom) return sum_packets(x, n, f);
+  return sum_of_shares(n, [=](std::int64_t begin, std::int64_t count) { return sum_packets(x + begin, count, f); });
 }
 
 constexpr std::int64_t kShortRow = 16;   // elements of a short row, at most
@@ -196,7 +197,7 @@ void sum_floats(const T* in, const T* center, T* out, const Rows& rows, double s
   });
 }
 
-// The extreme of a row, computed per lane first. NaN is more extreme than any number.
+// The extreme of a share of a row, computed per lane first. NaN is more extreme than any number.
 template <int kLanes, class T, class Better>
 T extreme_in_lanes(const T* x, std::int64_t n, Better better) {
   const auto choose = [better](T a, T b) { return (better(a, b) | (a != a)) ? a : b; };
@@ -214,19 +215,27 @@ T extreme_in_lanes(const T* x, std::int64_t n, Better better) {
 }
 
 template <class T, class Better>
-T extreme_of_row(const T* x, std::int64_t n, Better better) {
+T extreme_of_share(const T* x, std::int64_t n, Better better) {
   constexpr int kSize = kPacketSize<T>;
   if (n >= 4 * kSize) return extreme_in_lanes<4 * kSize>(x, n, better);
   return n >= kSize ? extreme_in_lanes<kSize>(x, n, better) : extreme_in_lanes<1>(x, n, better);
 }
 
+template <class T, class Better>
+T extreme_of_row(const T* x, std::int64_t n, Better better) {
+  if (n < kParallelFrom) return extreme_of_share(x, n, better);
+  return reduce_shares(
+      n, [=](std::int64_t begin, std::int64_t count) { return extreme_of_share(x + begin, count, better); },
+      [=](T a, T b) { return (better(b, a) | (b != b)) ? b : a; });
+}
+
 // Its first index: the extreme of each block, then the first place of the extreme in its block.
 template <class T, class Better>
-std::int64_t position_in_row(const T* x, std::int64_t n, Better better) {
+std::int64_t position_in_share(const T* x, std::int64_t n, Better better) {
   T best = x[0];
   std::int64_t at = 0;
   for (std::int64_t block = 0; block < n && best == best; block += kSumBlock) {
-    const T candidate = extreme_of_row(x + block, n - block < kSumBlock ? n - block : kSumBlock, better);
+    const T candidate = extreme_of_share(x + block, n - block < kSumBlock ? n - block : kSumBlock, better);
     if (!better(candidate, best) && candidate == candidate) continue;
     best = candidate;
     at = block;
@@ -240,6 +249,17 @@ std::int64_t position_in_row(const T* x, std::int64_t n, Better better) {
   }
   while (!is_best(x[at])) ++at;
   return at;
+}
+
+template <class T, class Better>
+std::int64_t position_in_row(const T* x, std::int64_t n, Better better) {
+  if (n < kParallelFrom) return position_in_share(x, n, better);
+  return reduce_shares(
+      n, [=](std::int64_t begin, std::int64_t count) { return begin + position_in_share(x + begin, count, better); },
+      [=](std::int64_t a, std::int64_t b) {
+        const bool is_number = x[a] == x[a];  // the first NaN stays
+        return is_number & (better(x[b], x[a]) | (x[b] != x[b])) ? b : a;
+      });
 }
 
 // The first index of the extreme of each of `count` columns of n rows.
@@ -308,9 +328,9 @@ void extreme(const T* in, T* out, const Rows& rows, Better better) {
       });
 }
 
-// The product of a row, in the lanes of four packets.
+// The product of a share of a row, in the lanes of four packets.
 template <class T>
-T product_of_row(const T* x, std::int64_t n) {
+T product_of_share(const T* x, std::int64_t n) {
   constexpr int kLanes = 4 * kPacketSize<T>;
   T lanes[kLanes];
   for (int j = 0; j < kLanes; ++j) lanes[j] = 1;
@@ -323,6 +343,14 @@ T product_of_row(const T* x, std::int64_t n) {
     for (int j = 0; j < half; ++j) lanes[j] *= lanes[j + half];
   }
   return lanes[0];
+}
+
+template <class T>
+T product_of_row(const T* x, std::int64_t n) {
+  if (n < kParallelFrom) return product_of_share(x, n);
+  return reduce_shares(
+      n, [x](std::int64_t begin, std::int64_t count) { return product_of_share(x + begin, count); },
+      [](T a, T b) { return a * b; });
 }
 
 template <class T>

@@ -146,23 +146,27 @@ void add_products(const T* x, std::int64_t row, const T* y, std::int64_t count, 
     totals[r] += static_cast<double>(add_lanes<T>((sums[r][0] + sums[r][1]) + (sums[r][2] + sums[r][3])));
 }
 
-// The sum of part(begin, count) over shares of whole blocks of [0, n), which several threads compute and which are added
-// in order: a block each, or kPartials shares of a long sum.
+// Combines the results of part(begin, count) for shares of [0, n), n > 0, in order. Several threads compute them: a
+// block of kSumBlock each, or kPartials shares of many blocks.
 inline constexpr int kPartials = 64;
 
-template <class F>
-double sum_of_shares(std::int64_t n, F part) {
+template <class F, class Combine>
+[[gnu::noinline]] auto reduce_shares(std::int64_t n, F part, Combine combine) {
   const std::int64_t blocks = (n + kSumBlock - 1) / kSumBlock;
   const std::int64_t share = (blocks < 2 * kPartials ? 1 : (blocks + kPartials - 1) / kPartials) * kSumBlock;
   const std::int64_t shares = (n + share - 1) / share;
-  double partials[2 * kPartials];
+  decltype(part(n, n)) partials[2 * kPartials];
   for_units(shares, share, [&partials, n, share, part](std::int64_t i) {
     const std::int64_t begin = i * share, left = n - begin;
     partials[i] = part(begin, left < share ? left : share);
   });
-  double total = 0;
-  for (std::int64_t i = 0; i < shares; ++i) total += partials[i];
-  return total;
+  for (std::int64_t i = 1; i < shares; ++i) partials[0] = combine(partials[0], partials[i]);
+  return partials[0];
+}
+
+template <class F>
+double sum_of_shares(std::int64_t n, F part) {
+  return reduce_shares(n, part, [](double a, double b) { return a + b; });
 }
 
 }  // namespace lockstep::LOCKSTEP_KERNELS

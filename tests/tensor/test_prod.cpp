@@ -1,4 +1,6 @@
 // Products of elements, mean and variance together, normalisation and cosines: PyTorch's values and gradients.
+#include <cmath>
+
 #include "tests/support/golden_case.h"
 
 TEST_CASE("prod has PyTorch's values and gradients, also for no, one and several zeros") {
@@ -14,6 +16,10 @@ TEST_CASE("prod has PyTorch's values and gradients, also for no, one and several
     for (std::int64_t i = 1; i <= n; ++i) want *= i;
     CHECK(ls::prod(ls::arange(1, n + 1)).item<std::int64_t>() == want);
   }
+  const ls::Tensor near_one = 1 + 1e-4 * ls::randn({600'000});
+  const double product = ls::prod(near_one.to(ls::kFloat64)).item<double>();
+  CHECK(ls::prod(near_one).item<double>() == doctest::Approx(product).epsilon(1e-3));
+  CHECK(std::log(product) == doctest::Approx(near_one.to(ls::kFloat64).log().sum().item<double>()).epsilon(1e-9));
   CHECK(ls::prod(ls::tensor({true, true})).dtype() == ls::kInt64);
   CHECK(ls::prod(ls::tensor({200, 2}, {.dtype = ls::kUInt8})).item<int>() == 400);
   CHECK(ls::prod(ls::tensor({1.5, 2.0}, {.dtype = ls::kHalf})).dtype() == ls::kHalf);
