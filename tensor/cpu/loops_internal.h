@@ -24,7 +24,7 @@ namespace lockstep::LOCKSTEP_KERNELS {
 
 inline constexpr std::int64_t kTile = 256;              // elements of a tile
 inline constexpr std::int64_t kParallelFrom = 1 << 16;  // minimum elements of an operation that uses several threads
-inline constexpr std::int64_t kChunk = 1 << 15;         // elements that a thread takes at a time
+inline constexpr std::int64_t kChunk = 1 << 15;         // elements that a thread takes at a time, about
 
 // parallel_for over a lambda.
 template <class F>
@@ -33,12 +33,15 @@ void for_chunks(std::int64_t chunks, F body) {
       chunks, [](void* context, std::int64_t chunk) { (*static_cast<F*>(context))(chunk); }, &body);
 }
 
-// Calls body(begin, end) for parts of [0, count), units of `work` elements each, on several threads if worthwhile.
+// Calls body(begin, end) for parts of [0, count), units of `work` elements each, on several threads if worthwhile: equal
+// parts, four or a multiple of it, so that a few threads get the same work.
 // The pool gets a copy of `body`: the compiler keeps the captures of the other one in registers.
 template <class F>
 void for_parts(std::int64_t count, std::int64_t work, F body) {
   if (count * work < kParallelFrom) return body(std::int64_t{0}, count);
-  const std::int64_t group = kChunk / work > 0 ? kChunk / work : 1;
+  constexpr std::int64_t kLine = 64;  // a part of elements begins with a cache line
+  const std::int64_t parts = (count * work / kChunk + 4) / 4 * 4, even = count / parts > 0 ? count / parts : 1;
+  const std::int64_t group = work == 1 ? (even + kLine - 1) / kLine * kLine : even;
   for_chunks((count + group - 1) / group, [=](std::int64_t chunk) {
     body(chunk * group, (chunk + 1) * group < count ? (chunk + 1) * group : count);
   });

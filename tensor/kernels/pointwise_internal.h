@@ -170,10 +170,7 @@ struct GeluTanh {  // x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))
 };
 
 struct Silu {  // x sigmoid(x)
-  template <class T>
-  HOST_DEVICE static T value(T x) {
-    return static_cast<T>(x / (1 + math::extended(math::exp(-x))));
-  }
+  HOST_DEVICE static auto value(auto x) { return math::silu(x); }
   template <class T>
   HOST_DEVICE static Dual<T> value(Dual<T> x) {
     return x * Sigmoid::value(x);
