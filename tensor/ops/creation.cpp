@@ -45,6 +45,29 @@ Tensor zeros(const Shape& shape, const TensorOptions& options) {
   return out;
 }
 
+namespace {
+
+// value(0), value(1), ..., computed in f64 or i64.
+template <class F>
+Tensor sequence(std::int64_t n, const TensorOptions& options, F value) {
+  using Wide = decltype(value(n));
+  const auto filled = [&]<class T>(T) {
+    const Tensor out = empty({n}, {.dtype = dtype_of<T>});
+    T* const elements = out.data<T>();
+    for_pieces(static_cast<std::size_t>(n) * sizeof(T), [=](std::size_t offset, std::size_t length) {
+      const auto begin = static_cast<std::int64_t>(offset / sizeof(T));
+      const auto end = static_cast<std::int64_t>((offset + length) / sizeof(T));
+      const F element = value;  // a copy that no store can change
+      for (std::int64_t i = begin; i < end; ++i) elements[i] = static_cast<T>(element(i));
+    });
+    return out;
+  };
+  const bool is_float = options.dtype == kFloat32 && std::is_same_v<Wide, double>;
+  return to(to(is_float ? filled(float{}) : filled(Wide{}), *options.dtype), options.device.value_or(Device()));
+}
+
+}  // namespace
+
 Tensor arange(const Scalar& start, const Scalar& end, const Scalar& step, const TensorOptions& options) {
   const bool integers = !start.is_floating_point() && !end.is_floating_point() && !step.is_floating_point();
   const double first = start.to_double(), last = end.to_double(), stride = step.to_double();
@@ -64,16 +87,9 @@ Tensor arange(const Scalar& start, const Scalar& end, const Scalar& step, const 
     require_fits("arange", start, kInt64);
     require_fits("arange", step, kInt64);
   }
-  Tensor values = empty({n}, {.dtype = truncated ? kInt64 : kFloat64});
-  if (truncated) {
-    const std::int64_t from = start.to_int64(), by = step.to_int64();
-    auto* const out = values.data<std::int64_t>();
-    for (std::int64_t i = 0; i < n; ++i) out[i] = from + i * by;
-  } else {
-    auto* const out = values.data<double>();
-    for (std::int64_t i = 0; i < n; ++i) out[i] = first + static_cast<double>(i) * stride;
-  }
-  return to(to(values, dtype), options.device.value_or(Device()));
+  const TensorOptions made = {.dtype = dtype, .device = options.device};
+  if (!truncated) return sequence(n, made, [=](std::int64_t i) { return first + static_cast<double>(i) * stride; });
+  return sequence(n, made, [from = start.to_int64(), by = step.to_int64()](std::int64_t i) { return from + i * by; });
 }
 
 Tensor linspace(double start, double end, std::int64_t steps, const TensorOptions& options) {
@@ -84,14 +100,12 @@ Tensor linspace(double start, double end, std::int64_t steps, const TensorOption
     require_fits("linspace", end, dtype);
     start = std::trunc(start), end = std::trunc(end);
   }
-  Tensor values = empty({steps}, {.dtype = kFloat64});
-  double* out = values.data<double>();
   const double width = steps > 1 ? (end - start) / static_cast<double>(steps - 1) : 0;
   // Computed from both ends, so that the last element is exactly `end`.
-  for (std::int64_t i = 0; i < steps; ++i)
-    out[i] =
-        i < (steps + 1) / 2 ? start + width * static_cast<double>(i) : end - width * static_cast<double>(steps - 1 - i);
-  return to(to(values, dtype), options.device.value_or(Device()));
+  return sequence(steps, {.dtype = dtype, .device = options.device}, [=](std::int64_t i) {
+    const bool is_first_half = i < (steps + 1) / 2;
+    return is_first_half ? start + width * static_cast<double>(i) : end - width * static_cast<double>(steps - 1 - i);
+  });
 }
 
 Tensor eye(std::int64_t n, std::int64_t m, const TensorOptions& options) {
