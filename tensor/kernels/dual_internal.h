@@ -157,7 +157,8 @@ inline float silu(float x) {
   constexpr float kLeast = -88.722832f, kMost = 87.0f, kInfinity = std::numeric_limits<float>::infinity();
   // As signed integers floats above 0 keep their order, and as unsigned ones those below 0 are ordered by size.
   const auto bits = std::bit_cast<std::int32_t>(x), most = std::bit_cast<std::int32_t>(kMost);
-  const auto upper = static_cast<std::uint32_t>(bits < most ? bits : most), least = std::bit_cast<std::uint32_t>(kLeast);
+  const auto upper = static_cast<std::uint32_t>(bits < most ? bits : most),
+             least = std::bit_cast<std::uint32_t>(kLeast);
   const float e = exp_in_range(-std::bit_cast<float>(upper < least ? upper : least));
   const float inverse = x < kLeast ? 0.0f : 1.0f / (1.0f + e), y = x * inverse;
   return x < kInfinity ? multiply_add(multiply_add(-y, e, x) - y, inverse, y) : y;

@@ -72,6 +72,37 @@ TEST_CASE("a long sort puts every element in its place") {
   CHECK(same_bits(ls::topk(x, 10).first, ls::sort(x, -1, true).first.slice(1, 0, 10)));
 }
 
+TEST_CASE("cat of long rows: every part of the result is its input, dense or not") {
+  const ls::Tensor x = ls::randn({6, 5, 40, 32});
+  const std::vector<ls::Tensor> parts = {
+      x,
+      x.narrow(1, 0, 0),
+      x.narrow(1, 1, 3),
+      x.narrow(1, 2, 1).expand({6, 7, 40, 32}),
+      ls::randn({3, 5, 40, 32}).narrow(0, 1, 1).expand({6, 5, 40, 32}),
+      ls::randn({12, 5, 40, 32}).index({ls::indexing::Slice(0, 12, 2)}),
+      ls::randn({5, 6, 40, 32}).transpose(0, 1),
+      ls::randn({6, 5, 32, 40}).transpose(2, 3),
+      ls::randn({6, 5, 40, 33}).narrow(3, 1, 32),
+  };
+  for (std::size_t first = 0; first < parts.size(); ++first) {
+    for (std::size_t count = 1; first + count <= parts.size(); ++count) {
+      const std::vector<ls::Tensor> joined(parts.begin() + std::ptrdiff_t(first),
+                                           parts.begin() + std::ptrdiff_t(first + count));
+      const ls::Tensor out = ls::cat(joined, 1);
+      std::int64_t start = 0;
+      for (const ls::Tensor& part : joined) {
+        CHECK(ls::equal(out.narrow(1, start, part.size(1)), part));
+        start += part.size(1);
+      }
+      CHECK(out.size(1) == start);
+    }
+  }
+  const ls::Tensor long_row = ls::randn({1, 40, 100}), rows = ls::randn({2, 300, 100});
+  CHECK(ls::equal(ls::cat({long_row, rows.narrow(0, 1, 1)}, 1).narrow(1, 40, 300), rows.narrow(0, 1, 1)));
+  CHECK(ls::equal(ls::cat({rows, rows.narrow(1, 0, 7)}, 1).narrow(1, 300, 7), rows.narrow(1, 0, 7)));
+}
+
 TEST_CASE("cat joins along a dimension and promotes") {
   const ls::Tensor a = ls::tensor({{1, 2}}), b = ls::tensor({{3, 4}, {5, 6}});
   CHECK(ls::cat({a, b}).to_vector<std::int64_t>() == Ints{1, 2, 3, 4, 5, 6});
