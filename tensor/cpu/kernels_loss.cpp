@@ -13,6 +13,13 @@
 namespace lockstep::LOCKSTEP_KERNELS {
 namespace {
 
+template <class T>
+Packet<T> log1p_packet(const Packet<T>& x) {
+  Packet<T> out;
+  for (int i = 0; i < kPacketSize<T>; ++i) out[i] = math::log1p(x[i]);
+  return out;
+}
+
 // A loss of packets x, y (the target) and w (pos_weight, or 1): `value` and `derivative` with respect to x.
 template <class T>
 struct Bce {
@@ -21,7 +28,7 @@ struct Bce {
   // The logarithms are clamped to at least -100, and x (1 - x) to at least 1e-12f, as in PyTorch: 0 and 1 have finite
   // losses and gradients.
   static P value(const P& x, const P& y, const P&) {
-    const P log_x = log_packet(x).max(T(-100)), log_rest = (-x).log1p().max(T(-100));
+    const P log_x = log_packet(x).max(T(-100)), log_rest = log1p_packet<T>(-x).max(T(-100));
     return (y - T(1)) * log_rest - y * log_x;
   }
   static P derivative(const P& x, const P& y, const P&) { return (x - y) / ((T(1) - x) * x).max(T(1e-12f)); }
@@ -32,7 +39,7 @@ struct BceWithLogits {
   using P = Packet<T>;
   static P value(const P& x, const P& y, const P& w) {
     const P decay = exp_up_to_0<T>(-x.abs());  // never overflows
-    return (T(1) - y) * x + (T(1) + (w - T(1)) * y) * (decay.log1p() + (-x).max(T(0)));
+    return (T(1) - y) * x + (T(1) + (w - T(1)) * y) * (log1p_packet<T>(decay) + (-x).max(T(0)));
   }
   static P derivative(const P& x, const P& y, const P& w) {
     const P decay = exp_up_to_0<T>(-x.abs());
