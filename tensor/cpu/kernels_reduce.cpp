@@ -16,7 +16,6 @@ constexpr std::int64_t kColumns = 256;  // columns of one share of a column redu
 // The sum of f over one row.
 template <class T, class F>
 double sum_row(const T* x, std::int64_t n, F f) {
-  if (n < kParallelFrom) return sum_packets(x, n, f);
   return sum_of_shares(n, [=](std::int64_t begin, std::int64_t count) { return sum_packets(x + begin, count, f); });
 }
 
@@ -223,7 +222,6 @@ T extreme_of_share(const T* x, std::int64_t n, Better better) {
 
 template <class T, class Better>
 T extreme_of_row(const T* x, std::int64_t n, Better better) {
-  if (n < kParallelFrom) return extreme_of_share(x, n, better);
   return reduce_shares(
       n, [=](std::int64_t begin, std::int64_t count) { return extreme_of_share(x + begin, count, better); },
       [=](T a, T b) { return (better(b, a) | (b != b)) ? b : a; });
@@ -253,7 +251,6 @@ std::int64_t position_in_share(const T* x, std::int64_t n, Better better) {
 
 template <class T, class Better>
 std::int64_t position_in_row(const T* x, std::int64_t n, Better better) {
-  if (n < kParallelFrom) return position_in_share(x, n, better);
   return reduce_shares(
       n, [=](std::int64_t begin, std::int64_t count) { return begin + position_in_share(x + begin, count, better); },
       [=](std::int64_t a, std::int64_t b) {
@@ -347,7 +344,6 @@ T product_of_share(const T* x, std::int64_t n) {
 
 template <class T>
 T product_of_row(const T* x, std::int64_t n) {
-  if (n < kParallelFrom) return product_of_share(x, n);
   return reduce_shares(
       n, [x](std::int64_t begin, std::int64_t count) { return product_of_share(x + begin, count); },
       [](T a, T b) { return a * b; });

@@ -146,12 +146,11 @@ void add_products(const T* x, std::int64_t row, const T* y, std::int64_t count, 
     totals[r] += static_cast<double>(add_lanes<T>((sums[r][0] + sums[r][1]) + (sums[r][2] + sums[r][3])));
 }
 
-// Combines the results of part(begin, count) for shares of [0, n), n > 0, in order. Several threads compute them: a
-// block of kSumBlock each, or kPartials shares of many blocks.
 inline constexpr int kPartials = 64;
 
+// reduce_shares of many elements. Not inlined: the call for few elements stays small.
 template <class F, class Combine>
-[[gnu::noinline]] auto reduce_shares(std::int64_t n, F part, Combine combine) {
+[[gnu::noinline]] auto reduce_many(std::int64_t n, F part, Combine combine) {
   const std::int64_t blocks = (n + kSumBlock - 1) / kSumBlock;
   const std::int64_t share = (blocks < 2 * kPartials ? 1 : (blocks + kPartials - 1) / kPartials) * kSumBlock;
   const std::int64_t shares = (n + share - 1) / share;
@@ -162,6 +161,13 @@ template <class F, class Combine>
   });
   for (std::int64_t i = 1; i < shares; ++i) partials[0] = combine(partials[0], partials[i]);
   return partials[0];
+}
+
+// Combines the results of part(begin, count) for shares of [0, n) in order. Several threads compute them: a block of
+// kSumBlock each, or kPartials shares of many blocks. Few elements are one share.
+template <class F, class Combine>
+auto reduce_shares(std::int64_t n, F part, Combine combine) {
+  return n < kParallelFrom ? part(std::int64_t{0}, n) : reduce_many(n, part, combine);
 }
 
 template <class F>

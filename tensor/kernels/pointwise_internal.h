@@ -171,10 +171,6 @@ struct GeluTanh {  // x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))
 
 struct Silu {  // x sigmoid(x)
   HOST_DEVICE static auto value(auto x) { return math::silu(x); }
-  template <class T>
-  HOST_DEVICE static Dual<T> value(Dual<T> x) {
-    return x * Sigmoid::value(x);
-  }
   HOST_DEVICE static auto derivative(auto x, auto /*y*/) {
     const auto s = Sigmoid::value(x);
     return s * (1 + x * (1 - s));

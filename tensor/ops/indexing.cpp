@@ -44,7 +44,7 @@ bool is_skipped_by_cat(const Tensor& x) { return x.dim() == 1 && x.numel() == 0;
 namespace {
 
 // Whether the elements of dimension d and those after it, a row, lie without gaps, and the rows at one step, strides[d - 1].
-bool has_dense_rows(const Tensor& t, int d) {
+bool has_even_rows(const Tensor& t, int d) {
   std::int64_t step = 1;
   for (int i = t.dim() - 1; i >= 0; --i) {
     const std::int64_t size = t.shape()[at(i)], stride = t.strides()[at(i)];
@@ -69,7 +69,7 @@ bool cat_rows(std::span<const Tensor> tensors, int d, const Tensor& out) {
   std::vector<Part> parts;
   for (const Tensor& t : tensors) {
     if (t.numel() == 0) continue;
-    if (t.dtype() != out.dtype() || !has_dense_rows(t, d)) return false;
+    if (t.dtype() != out.dtype() || !has_even_rows(t, d)) return false;
     parts.push_back({static_cast<const std::byte*>(t.raw_data()),
                      t.strides()[at(d - 1)] * static_cast<std::int64_t>(size),
                      static_cast<std::size_t>(t.shape()[at(d)] * rows.inner) * size});
